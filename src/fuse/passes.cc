@@ -34,6 +34,7 @@ constexpr Pass kPasses[] = {
     {"biases", "a product and its bias", join_bias},
     {"squeeze_excite", "squeeze and excite", join_squeeze_excite, false},
     {"projections", "a product", join_projections, false},
+    {"rotation_pairs", "two rotations", join_rotation_pair, false},
     {"shared_masks", nullptr, nullptr, false, share_masks},
     {"residuals", "a sum and its norm", join_residual},
     {"norms", "a norm and a product", join_norm},

@@ -105,6 +105,8 @@ void join_bias_gelu(Match& match, int gelu);
 // The products that make queries, keys and values of the same rows are one, of whose columns attention reads each where
 // it is. GroupQueryAttention takes them packed.
 void join_projections(Match& match, int attention);
+// Two rotations by the same cosines and sines, as of queries and keys, neither of which waits for the other.
+void join_rotation_pair(Match& match, int first);
 // Of attention by the same mask the first step makes what libraries read of it, and the others read that.
 void share_masks(Match& match);
 // Depthwise convolutions and the activation behind, Gelus among them, also where steps between only move elements.

@@ -26,9 +26,26 @@ constexpr int kRank = 4, kRows = 3;  // dimensions, and those that count heads
 // How far apart heads are along each of the result's dimensions.
 using Strides = std::array<int64_t, kRows>;
 
+// One tensor of heads.
+template <class T>
+struct Side {
+  AnyFloats x, gamma;  // gamma: without data, heads are not normed
+  T* y;
+  Strides of_x, of_cos, of_sin;
+  Divider by_inner, by_middle;
+  int64_t heads;
+  float epsilon;
+
+  DEVICE_FN int64_t place(int64_t head, const Strides& strides) const {
+    int64_t inner, middle;
+    const int64_t outer = by_middle(by_inner(head, inner), middle);
+    return outer * strides[0] + middle * strides[1] + inner * strides[2];
+  }
+};
+
 // A team of kLanes has a head; each of its threads has kKeep packs of the first half, and with them those that they are
-// rotated with. All that a head needs is asked for at once.
-template <class T, int kPack, int kLanes, int kKeep>
+// rotated with. All that a head needs is asked for at once. A block has heads of one side.
+template <class T, int kPack, int kLanes, int kKeep, int kSides>
 struct RotateViewed {
   using Together = Team<kLanes>;
   static constexpr int kMaxThreads = Together::kMaxThreads;
@@ -41,28 +58,29 @@ struct RotateViewed {
     Both x[kKeep], cos[kKeep], sin[kKeep], gamma[kKeep];
   };
 
-  AnyFloats x, cos, sin, gamma;  // gamma: without data, heads are not normed
-  T* y;
-  Strides of_x, of_cos, of_sin;
-  Divider by_inner, by_middle;
-  int64_t heads;
+  Side<T> sides[kSides];
+  int64_t blocks;  // of the first side
+  AnyFloats cos, sin;
   int half, packs;  // values of a half, and packs
-  float per_value, epsilon;
+  float per_value;
 
   DEVICE_FN void operator()(Block<NoShared>& b, const NoShared&) const {
+    const bool is_second = kSides > 1 && b.index() >= blocks;
+    const Side<T>& side = sides[is_second];
+    const int64_t before = is_second ? blocks * (b.size() / kLanes) : 0;  // heads
     PerThread<Held, kMaxThreads> held;
     auto squares = Together::reduce(
         b, 0.f,
         [&](int t) {
-          const int64_t head = Together::index(b, t);
-          if (head < heads) prefetch(head, t);
+          const int64_t head = Together::index(b, t) - before;
+          if (head < side.heads) prefetch(side, head, t);
           b.wait();
-          return head < heads ? load(held[t], head, t) : 0.f;
+          return head < side.heads ? load(held[t], side, head, t) : 0.f;
         },
         Plus());
     b.threads([&](int t, NoShared&) {
-      const int64_t head = Together::index(b, t);
-      if (head < heads) store(held[t], head, t, 1.f / std::sqrt(squares[t] * per_value + epsilon));
+      const int64_t head = Together::index(b, t) - before;
+      if (head < side.heads) store(held[t], side, head, t, 1.f / std::sqrt(squares[t] * per_value + side.epsilon));
     });
   }
 
@@ -75,29 +93,25 @@ struct RotateViewed {
       if (pack < packs) f(k, pack * kPack);
     }
   }
-  DEVICE_FN int64_t place(int64_t head, const Strides& strides) const {
-    int64_t inner, middle;
-    const int64_t outer = by_middle(by_inner(head, inner), middle);
-    return outer * strides[0] + middle * strides[1] + inner * strides[2];
-  }
   DEVICE_FN Both both(const AnyFloats& from, int64_t first) const {
     return {from.pack<kPack>(first), from.pack<kPack>(first + half)};
   }
-  DEVICE_FN void prefetch(int64_t head, int t) const {
+  DEVICE_FN void prefetch(const Side<T>& side, int64_t head, int t) const {
     each(t, [&](int, int first) {
-      device::prefetch(cos.address(place(head, of_cos) + first));
-      device::prefetch(sin.address(place(head, of_sin) + first));
-      if (gamma.data) device::prefetch(gamma.address(first));
+      device::prefetch(cos.address(side.place(head, side.of_cos) + first));
+      device::prefetch(sin.address(side.place(head, side.of_sin) + first));
+      if (side.gamma.data) device::prefetch(side.gamma.address(first));
     });
   }
   // The sum of the thread's squares.
-  DEVICE_FN float load(Held& held, int64_t head, int t) const {
-    const int64_t in_x = place(head, of_x), in_cos = place(head, of_cos), in_sin = place(head, of_sin);
+  DEVICE_FN float load(Held& held, const Side<T>& side, int64_t head, int t) const {
+    const int64_t in_x = side.place(head, side.of_x), in_cos = side.place(head, side.of_cos),
+                  in_sin = side.place(head, side.of_sin);
     each(t, [&](int k, int first) {
-      held.x[k] = both(x, in_x + first);
+      held.x[k] = both(side.x, in_x + first);
       held.cos[k] = both(cos, in_cos + first);
       held.sin[k] = both(sin, in_sin + first);
-      if (gamma.data) held.gamma[k] = both(gamma, first);
+      if (side.gamma.data) held.gamma[k] = both(side.gamma, first);
     });
     float all = 0;
     each(t, [&](int k, int) {
@@ -106,14 +120,14 @@ struct RotateViewed {
     });
     return all;
   }
-  DEVICE_FN void store(const Held& held, int64_t head, int t, float over_root) const {
-    T* const to = y + head * (2 * half);
+  DEVICE_FN void store(const Held& held, const Side<T>& side, int64_t head, int t, float over_root) const {
+    T* const to = side.y + head * (2 * half);
     each(t, [&](int k, int first) {
       Both own = held.x[k];
       const Both &c = held.cos[k], &s = held.sin[k];
       Pack<T, kPack> low, high;
       UNROLL for (int i = 0; i < kPack; ++i) {
-        if (gamma.data) {
+        if (side.gamma.data) {
           own.low.at[i] *= over_root * held.gamma[k].low.at[i];
           own.high.at[i] *= over_root * held.gamma[k].high.at[i];
         }
@@ -160,16 +174,53 @@ Heads heads_of(Context& context, const Tensor& tensor, const std::vector<ViewSte
   return {{seen.start(bytes), tensor.type}, seen.view.shape(), *strides};
 }
 
+// How a tensor of heads is rotated.
+struct Rotated {
+  int x, gamma;  // inputs
+  std::vector<ViewStep> steps;
+  std::vector<int64_t> order;
+  float epsilon;
+};
+
+Rotated rotated_as(const NodeInfo& node, const std::string& prefix, int x, int gamma) {
+  const auto named = [&](const char* attribute) { return prefix + attribute; };
+  return {x, gamma, view_steps(node.get_string(named("x").c_str(), "")), node.find_ints(named("y").c_str()).value(),
+          node.get_float(named("epsilon").c_str(), 0)};
+}
+
 class Rotation : public Op {
  public:
-  explicit Rotation(const NodeInfo& node)
-      : steps_(view_steps(node.get_string("x", ""))),
-        order_(node.find_ints("y").value()),
-        epsilon_(node.get_float("epsilon", 0)) {}
+  explicit Rotation(const NodeInfo& node) {
+    rotated_.push_back(rotated_as(node, "", 0, 3));
+    if (node.output_count() > 1) rotated_.push_back(rotated_as(node, kOther, 4, 5));
+  }
 
   void run(Context& context) const override {
-    const Heads x = heads_of(context, context.input(0), steps_), cos = heads_of(context, context.input(1), {}),
-                sin = heads_of(context, context.input(2), {});
+    const Heads cos = heads_of(context, context.input(1), {}), sin = heads_of(context, context.input(2), {});
+    std::vector<Made> made;
+    for (size_t i = 0; i < rotated_.size(); ++i) made.push_back(make(context, int(i), cos, sin));
+    if (std::ranges::all_of(made, [](const Made& one) { return one.y.count() == 0; })) return;
+    dispatch(TypeList<float, Half, BFloat16>{}, made[0].y.type, [&]<class T> {
+      if (made.size() == 1)
+        launch<T, 1>(context, made, cos, sin);
+      else
+        launch<T, 2>(context, made, cos, sin);
+    });
+    for (const Made& one : made) copy_bytes(context.stream(), one.y.data, one.wanted, int64_t(one.y.bytes()));
+  }
+
+ private:
+  struct Made {
+    Heads x;
+    AnyFloats gamma;
+    Tensor y;
+    void* wanted;  // where y is to be
+    const Rotated* how;
+  };
+
+  Made make(Context& context, int i, const Heads& cos, const Heads& sin) const {
+    const Rotated& how = rotated_[size_t(i)];
+    const Heads x = heads_of(context, context.input(how.x), how.steps);
     const Shape shape = broadcast(broadcast(x.shape, cos.shape), sin.shape);
     require(x.shape.rank() == kRank && shape.rank() == kRank, "heads ", x.shape.str(), " are rotated by ",
             cos.shape.str(), " and ", sin.shape.str(), "; they must have ", kRank, " dimensions");
@@ -177,46 +228,59 @@ class Rotation : public Op {
     require(size % 2 == 0 && size <= kLargestRotatedHead && x.shape.back() == size && cos.shape.back() == size &&
                 sin.shape.back() == size,
             "heads of ", x.shape.back(), " values are rotated by ", cos.shape.str(), " and ", sin.shape.str());
-    const Tensor* const gamma = context.find_input(3);
+    const Tensor* const gamma = context.find_input(how.gamma);
     require(!gamma || gamma->shape == Shape{size}, "the norm of heads of ", size, " multiplies by ",
             gamma ? gamma->shape.str() : "");
     std::vector<int64_t> dims;
-    for (const int64_t axis : order_) dims.push_back(shape[int(axis)]);
-    const Tensor wanted = context.output(0, Shape(dims));
-    Tensor y = wanted;
-    if (y.count() == 0) return;
-    for (int i = 0; i < 3; ++i)
-      if (y.data == wanted.data && overlap(context.input(i), wanted)) y.data = context.scratch(y.bytes());
-    dispatch(TypeList<float, Half, BFloat16>{}, y.type, [&]<class T> {
-      constexpr int kPack = device::pack_size<T>();
-      const AnyFloats factors = gamma ? AnyFloats{gamma->data, gamma->type} : AnyFloats{};
-      const bool aligned = size / 2 % kPack == 0 && x.has_packs<kPack>() && cos.has_packs<kPack>() &&
-                           sin.has_packs<kPack>() && factors.has_packs<kPack>() &&
-                           device::is_pack_aligned<kPack>(y.as<T>());
-      const auto launch = [&]<int kOwn, int kLanes, int kKeep> {
-        constexpr int kThreads = 128;
-        const int64_t heads = y.count() / size, teams = kThreads / kLanes;
-        using Kernel = RotateViewed<T, kOwn, kLanes, kKeep>;
-        device::block_kernel<NoShared>(
-            context.stream(), {(heads + teams - 1) / teams, kThreads},
-            Kernel{x.data, cos.data, sin.data, factors, y.as<T>(), x.in_order(order_), cos.in_order(order_),
-                   sin.in_order(order_), Divider(dims[2], heads), Divider(dims[1], heads), heads, int(size / 2),
-                   int(size / 2 / kOwn), 1.f / float(size), epsilon_});
-      };
-      if (!aligned)
-        launch.template operator()<1, 32, 4>();
-      else if (size / 2 <= 8 * kPack)
-        launch.template operator()<kPack, 8, 1>();
-      else
-        launch.template operator()<kPack, 32, 1>();
-    });
-    copy_bytes(context.stream(), y.data, wanted.data, int64_t(y.bytes()));
+    for (const int64_t axis : how.order) dims.push_back(shape[int(axis)]);
+    Tensor y = context.output(i, Shape(dims));
+    void* const wanted = y.data;
+    const auto is_read = [&](int input) { return overlap(context.input(input), y); };
+    if (y.count() > 0 && (is_read(1) || is_read(2) || std::ranges::any_of(rotated_, is_read, &Rotated::x)))
+      y.data = context.scratch(y.bytes());
+    return {x, gamma ? AnyFloats{gamma->data, gamma->type} : AnyFloats{}, y, wanted, &how};
   }
 
- private:
-  const std::vector<ViewStep> steps_;
-  const std::vector<int64_t> order_;
-  const float epsilon_;
+  template <class T, int kSides>
+  static void launch(Context& context, const std::vector<Made>& made, const Heads& cos, const Heads& sin) {
+    constexpr int kPack = device::pack_size<T>(), kThreads = 128;
+    const int64_t size = cos.shape.back();
+    const bool aligned = size / 2 % kPack == 0 && cos.has_packs<kPack>() && sin.has_packs<kPack>() &&
+                         std::ranges::all_of(made, [](const Made& one) {
+                           return one.x.template has_packs<kPack>() && one.gamma.template has_packs<kPack>() &&
+                                  device::is_pack_aligned<kPack>(one.y.template as<T>());
+                         });
+    const auto with = [&]<int kOwn, int kLanes, int kKeep> {
+      RotateViewed<T, kOwn, kLanes, kKeep, kSides> kernel{
+          {}, 0, cos.data, sin.data, int(size / 2), int(size / 2 / kOwn), 1.f / float(size)};
+      int64_t blocks = 0;
+      for (size_t i = 0; i < kSides; ++i) {
+        const auto& [x, gamma, y, wanted, how] = made[i];
+        const int64_t heads = y.count() / size, teams = kThreads / kLanes;
+        kernel.sides[i] = {x.data,
+                           gamma,
+                           y.template as<T>(),
+                           x.in_order(how->order),
+                           cos.in_order(how->order),
+                           sin.in_order(how->order),
+                           Divider(y.shape[2], heads),
+                           Divider(y.shape[1], heads),
+                           heads,
+                           how->epsilon};
+        blocks += (heads + teams - 1) / teams;
+        if (i == 0) kernel.blocks = blocks;
+      }
+      device::block_kernel<NoShared>(context.stream(), {blocks, kThreads}, kernel);
+    };
+    if (!aligned)
+      with.template operator()<1, 32, 4>();
+    else if (size / 2 <= 8 * kPack)
+      with.template operator()<kPack, 8, 1>();
+    else
+      with.template operator()<kPack, 32, 1>();
+  }
+
+  std::vector<Rotated> rotated_;  // one or two
 };
 
 }  // namespace

@@ -19,6 +19,10 @@ struct ViewedRotation {
 };
 inline constexpr int64_t kLargestRotatedHead = 256;
 
+// Two tensors are rotated by the same cosines and sines, to two results, if there are inputs behind these: another x,
+// and what its norm multiplies by. Its attributes begin with this.
+inline constexpr const char* kOther = "other_";
+
 Attributes attributes_of(const ViewedRotation& how);
 std::unique_ptr<Op> make_viewed_rotation(const NodeInfo& node);
 

@@ -1,0 +1,63 @@
+// Rotations of queries and of keys as one step.
+#include <algorithm>
+
+#include "fuse/passes.h"
+#include "fuse/viewed_rotation.h"
+#include "ops/attention/rotary/viewed_rotation.h"
+
+namespace encore::fuse {
+namespace {
+
+constexpr size_t kCos = 1, kSin = 2, kGamma = 3;
+
+// Whether the step waits for the other one.
+bool waits_for(const Makers& makers, int step, int other) {
+  std::vector<bool> seen(makers.size());
+  std::vector<int> open{step};
+  while (!open.empty()) {
+    const int s = open.back();
+    open.pop_back();
+    if (s == other) return true;
+    if (seen[size_t(s)]) continue;
+    seen[size_t(s)] = true;
+    open.insert(open.end(), makers[size_t(s)].begin(), makers[size_t(s)].end());
+  }
+  return false;
+}
+
+bool is_single(const Step& step) { return is_viewed_rotation(step) && step.outputs.size() == 1; }
+
+// Heads of the same type and size, by the same cosines and sines.
+bool are_alike(const Match& match, const Step& a, const Step& b) {
+  const Value &x = match.value(a.outputs[0]), &y = match.value(b.outputs[0]);
+  return a.inputs[kCos] == b.inputs[kCos] && a.inputs[kSin] == b.inputs[kSin] && x.type == y.type && x.dims && y.dims &&
+         x.dims->back() == y.dims->back();
+}
+
+}  // namespace
+
+// No path leaves both and comes back, for neither waits for the other.
+void join_rotation_pair(Match& match, int first) {
+  if (!is_single(match.step(first))) return;
+  int second = first + 1;
+  while (second < match.size() &&
+         !(is_single(match.step(second)) && are_alike(match, match.step(first), match.step(second))))
+    ++second;
+  if (second == match.size()) return;
+  const Makers makers = match.makers();
+  if (waits_for(makers, second, first) || waits_for(makers, first, second)) return;
+  const NodeInfo &node = match.node(first), &other = match.node(second);
+  ops::Attributes attributes = node.attributes();
+  for (auto& [name, value] : other.attributes()) attributes.emplace(ops::kOther + name, value);
+  std::vector<int> inputs = match.step(first).inputs, more = match.step(second).inputs;
+  inputs.resize(kGamma + 1, -1);
+  inputs.push_back(more[0]);
+  if (more.size() > kGamma) inputs.push_back(more[kGamma]);
+  Step made = match.plan().step({node.domain(), node.op_type(), node.since_version(), std::move(attributes)},
+                                node.name() + " and " + other.name(), std::move(inputs),
+                                {match.step(first).outputs[0], match.step(second).outputs[0]});
+  made.make = match.step(first).make;
+  match.replace({first, second}, std::move(made));
+}
+
+}  // namespace encore::fuse
