@@ -393,3 +393,29 @@ def test_a_picture_is_turned_and_rolled(encore, make_model, tmp_path):
 
     plan = plan_of(agrees(build, make_model, shape=(CHANNELS, SIDE * SIDE)), tmp_path)
     assert plan.count("encore.Roll(") == plan.count(" Transpose(") == 1, plan
+
+
+def segmentation(net, mode, coordinates):
+    """Features of several sizes, resized and put side by side, as networks of pyramids end."""
+    x = conv(net, net.input("x", ["n", CHANNELS, SIDE, SIDE]), activation="Relu")
+    pieces = [x]
+    for size in (SIDE // 2, SIDE // 4, 1):
+        stride = SIDE // size
+        y = net.node("AveragePool", [x], kernel_shape=[stride] * 2, strides=[stride] * 2)
+        y, scales = conv(net, y, size=1, activation="Relu"), net.constant([1, 1, stride, stride], np.float32)
+        pieces.append(net.node("Resize", [y, "", scales], mode=mode, coordinate_transformation_mode=coordinates))
+    joined = net.node("Concat", pieces, axis=1)
+    weights = net.constant(numbers((CHANNELS, 4 * CHANNELS, 1, 1), 7, -0.3, 0.3))
+    net.output(net.node("Conv", [joined, weights]), ["n", CHANNELS, SIDE, SIDE])
+    return net
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(
+    "mode, coordinates", [("linear", "half_pixel"), ("linear", "align_corners"), ("nearest", "asymmetric")]
+)
+def test_features_are_resized_side_by_side(encore, make_model, tmp_path, dtype, mode, coordinates):
+    build = lambda net: segmentation(net, mode, coordinates)
+    plan = plan_of(agrees(build, make_model, dtype, shape=(CHANNELS, SIDE, SIDE), use_tf32=0), tmp_path)
+    assert plan.count("encore.JoinedResizes(") == 1 and "resized = [1, 2, 3]" in plan, plan
+    assert " Resize(" not in plan and " Concat(" not in plan, plan

@@ -159,7 +159,7 @@ void resize_nearest(StreamRef stream, const ResizeRule& rule, std::vector<Resize
 
 // Rows of y are `row_width` elements apart, if that is given.
 void resize_to(StreamRef stream, const ResizeRule& rule, const std::vector<ResizeAxis>& axes, const Tensor& x,
-                 const Tensor& y, std::optional<int64_t> row_width) {
+               const Tensor& y, std::optional<int64_t> row_width) {
   if (y.count() == 0) return;
   const std::vector<ResizeDim> dims = dims_of(rule, axes, x, y.count());
   if (dims.size() > size_t(kMostResizeDims))
