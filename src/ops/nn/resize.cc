@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "device/memory.h"
 #include "ops/choice.h"
 #include "ops/dispatch.h"
 #include "ops/registry.h"
@@ -212,7 +213,11 @@ class Resize : public Op {
 
 class JoinedResizes : public Op {
  public:
-  explicit JoinedResizes(std::span<const std::shared_ptr<const NodeInfo>> nodes) {
+  JoinedResizes(const NodeInfo& all, std::span<const std::shared_ptr<const NodeInfo>> nodes) {
+    if (const auto in_place = all.find_ints(kInPlace)) {
+      require(in_place->size() == 3, kInPlace, " has ", in_place->size(), " values; 3 are wanted");
+      made_ = Made{int((*in_place)[0]), (*in_place)[1], (*in_place)[2]};
+    }
     for (const auto& node : nodes) {
       Piece& piece = pieces_.emplace_back();
       if (!node) continue;
@@ -233,7 +238,7 @@ class JoinedResizes : public Op {
       parts[i].data = nullptr;
     }
     const int axis = checked_axis(-1, parts.front().shape.rank());
-    const Tensor y = context.output(0, joined_shape(parts, axis));
+    const Tensor y = made_ ? output_around(context, parts, axis) : context.output(0, joined_shape(parts, axis));
     const auto bytes = [](const Tensor& part) { return size_t(part.shape.back()) * device::size_bytes(part.type); };
     const bool by_packs = std::ranges::all_of(parts, [&](const Tensor& part) { return bytes(part) % 16 == 0; });
     char* columns = static_cast<char*>(y.data);
@@ -258,13 +263,37 @@ class JoinedResizes : public Op {
     std::optional<Resize> resize;
     Resize::Sizes sizes;
   };
+  struct Made {
+    int input;
+    int64_t first_column, columns;
+  };
+
+  // What has the columns that are there.
+  Tensor output_around(Context& context, std::vector<Tensor>& parts, int axis) const {
+    const Tensor& made = context.input(made_->input);
+    Tensor& part = parts[size_t(made_->input)];
+    part.shape = made.shape.with(axis, made_->columns);
+    part.data = nullptr;
+    int64_t before = 0;
+    for (int i = 0; i < made_->input; ++i) before += parts[size_t(i)].shape.back();
+    const Shape joined = joined_shape(parts, axis);
+    require(joined == made.shape && before == made_->first_column, "what is ", joined.str(), " with piece ",
+            made_->input, " from column ", before, " on was expected to be ", made.shape.str(), " from ",
+            made_->first_column, " on");
+    const Tensor y = context.output_in_place(0, joined, made_->input);
+    if (y.data != made.data) device::copy(context.stream(), y.data, made.data, y.bytes());
+    return y;
+  }
+
   std::vector<Piece> pieces_;
+  std::optional<Made> made_;
 };
 
 }  // namespace
 
-std::unique_ptr<Op> make_joined_resizes(std::span<const std::shared_ptr<const NodeInfo>> resizes) {
-  return std::make_unique<JoinedResizes>(resizes);
+std::unique_ptr<Op> make_joined_resizes(const NodeInfo& node,
+                                        std::span<const std::shared_ptr<const NodeInfo>> resizes) {
+  return std::make_unique<JoinedResizes>(node, resizes);
 }
 
 std::vector<OpRow> resize_rows() {

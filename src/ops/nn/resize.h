@@ -62,7 +62,9 @@ void resize_antialiased(Context& context, const ResizeRule& rule, const std::vec
                         const Tensor& y);
 
 // Tensors side by side along the last dimension, each resized as its node says, if it has one: inputs that the node has
-// besides are constants.
-std::unique_ptr<Op> make_joined_resizes(std::span<const std::shared_ptr<const NodeInfo>> resizes);
+// besides are constants. One may have been made in its columns of what is as wide as all: kInPlace, of the node for
+// all, has the input, the first column and their count.
+inline constexpr const char* kInPlace = "in_place";
+std::unique_ptr<Op> make_joined_resizes(const NodeInfo& node, std::span<const std::shared_ptr<const NodeInfo>> resizes);
 
 }  // namespace encore::ops
