@@ -73,9 +73,9 @@ std::vector<Step> steps_in_place(Match& match, const Product& product, int piece
   return steps;
 }
 
-// Whether all pieces are known numbers of packs.
-bool are_packs(const Match& match, const std::vector<int>& pieces) {
-  return std::ranges::all_of(pieces, [&](int v) {
+// Whether the columns of all are known numbers of packs.
+bool are_packs(const Match& match, const std::vector<int>& values) {
+  return std::ranges::all_of(values, [&](int v) {
     const auto& dims = match.value(v).dims;
     return dims && dims->back() > 0 && size_t(dims->back()) * device::size_bytes(match.value(v).type) % 16 == 0;
   });
@@ -107,7 +107,7 @@ void join_resizes(Match& match, int concat) {
   ops::Attributes attributes{{"resized", std::move(resized)}};
   std::vector<Step> made;
   int64_t first = 0;
-  const bool by_packs = !match.value(outputs[0]).is_output && are_packs(match, pieces);
+  const bool by_packs = !match.value(outputs[0]).is_output && are_packs(match, pieces) && are_packs(match, outputs);
   for (size_t i = 0; by_packs && made.empty() && i < pieces.size(); ++i) {
     const int64_t columns = match.value(pieces[i]).dims->back();
     const auto product = product_behind(match, pieces[i], concat);
