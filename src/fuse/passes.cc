@@ -52,6 +52,7 @@ constexpr Pass kPasses[] = {
     {"movements", nullptr, nullptr, false, join_movements},
     {"batch_norms", nullptr, open_batch_norm, false},
     {"elementwise", "elementwise", nullptr, false, join_elementwise},
+    {"joined_resizes", "resized pieces", join_resizes, false},
     {"unread", nullptr, drop_unread, false},
 };
 

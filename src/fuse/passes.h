@@ -138,6 +138,8 @@ void fold_batch_norm_ahead(Match& match, int norm);
 void open_batch_norm(Match& match, int norm);
 // Elementwise steps of one shape are one kernel (ops/elementwise/program.h), as many as fit in one.
 void join_elementwise(Match& match);
+// Pictures that are resized and put side by side along the last axis: each is made where it belongs.
+void join_resizes(Match& match, int concat);
 
 // Pictures have their channels last where convolutions gain by it, or fewer are turned then than before.
 void turn_pictures(Match& match);

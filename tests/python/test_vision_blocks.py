@@ -393,3 +393,65 @@ def test_a_picture_is_turned_and_rolled(encore, make_model, tmp_path):
 
     plan = plan_of(agrees(build, make_model, shape=(CHANNELS, SIDE * SIDE)), tmp_path)
     assert plan.count("encore.Roll(") == plan.count(" Transpose(") == 1, plan
+
+
+def segmentation(net, mode, coordinates):
+    """Features of several sizes, resized and put side by side, as networks of pyramids end."""
+    x = conv(net, net.input("x", ["n", CHANNELS, SIDE, SIDE]), activation="Relu")
+    pieces = [x]
+    for size in (SIDE // 2, SIDE // 4, 1):
+        stride = SIDE // size
+        y = net.node("AveragePool", [x], kernel_shape=[stride] * 2, strides=[stride] * 2)
+        y, scales = conv(net, y, size=1, activation="Relu"), net.constant([1, 1, stride, stride], np.float32)
+        pieces.append(net.node("Resize", [y, "", scales], mode=mode, coordinate_transformation_mode=coordinates))
+    joined = net.node("Concat", pieces, axis=1)
+    weights = net.constant(numbers((CHANNELS, 4 * CHANNELS, 1, 1), 7, -0.3, 0.3))
+    net.output(net.node("Conv", [joined, weights]), ["n", CHANNELS, SIDE, SIDE])
+    return net
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(
+    "mode, coordinates", [("linear", "half_pixel"), ("linear", "align_corners"), ("nearest", "asymmetric")]
+)
+def test_features_are_resized_side_by_side(encore, make_model, tmp_path, dtype, mode, coordinates):
+    build = lambda net: segmentation(net, mode, coordinates)
+    plan = plan_of(agrees(build, make_model, dtype, shape=(CHANNELS, SIDE, SIDE), use_tf32=0), tmp_path)
+    assert plan.count("encore.JoinedResizes(") == 1 and "resized = [1, 2, 3]" in plan, plan
+    assert " Resize(" not in plan and " Concat(" not in plan, plan
+
+
+def segformer_end(net, sizes, beta=1.0, bias=(CHANNELS,)):
+    """Products of each stage's tokens, pictures of which are resized unless they are the largest, side by side."""
+    x, most = net.input("x", ["n", max(sizes) ** 2, CHANNELS]), max(sizes)
+    pieces = []
+    for size in sizes:
+        rows = net.node("Slice", [x, net.ints(0), net.ints(size**2), net.ints(1)])
+        weights = net.constant(numbers((CHANNELS, CHANNELS), len(net.nodes), -0.3, 0.3))
+        added = [] if bias is None else [net.constant(numbers(bias, size))]
+        rows = net.node("Reshape", [rows, net.ints(-1, CHANNELS)])
+        rows = net.node("Gemm", [rows, weights, *added], alpha=0.5, beta=beta)
+        y = net.node("Reshape", [rows, net.ints(-1, size, size, CHANNELS)])
+        if size < most:
+            scales = net.constant([1, most / size, most / size, 1], np.float32)
+            y = net.node("Resize", [y, "", scales], mode="linear")
+        pieces.append(y)
+    weights = net.constant(numbers((len(sizes) * CHANNELS, CHANNELS), 3, -0.3, 0.3))
+    y = net.node("MatMul", [net.node("Concat", pieces, axis=-1), weights])
+    net.output(y, ["n", most, most, CHANNELS])
+    return net
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("sizes", [(3, 6, 12), (12, 3), (6, 12, 12, 6), (1, 2)])
+def test_a_product_is_where_resized_features_are_put(encore, make_model, tmp_path, dtype, sizes):
+    build = lambda net: segformer_end(net, sizes)
+    plan = plan_of(agrees(build, make_model, dtype, shape=(max(sizes) ** 2, CHANNELS), use_tf32=0), tmp_path)
+    assert plan.count("encore.JoinedResizes(") == plan.count("row_width") == plan.count("in_place") == 1, plan
+
+
+@pytest.mark.parametrize(
+    "beta, bias", [(1.0, None), (2.0, (CHANNELS,)), (1.0, (1,)), (0.5, (1, 1)), (0.0, (CHANNELS,))]
+)
+def test_what_is_added_is_where_the_product_is(encore, make_model, beta, bias):
+    agrees(lambda net: segformer_end(net, (3, 6, 12), beta, bias), make_model, shape=(144, CHANNELS))

@@ -1,5 +1,5 @@
 // Gemm: alpha * a * b + beta * c, where c broadcasts to the result. Fusion gives an activation, named as FusedConv
-// does.
+// does, or has rows made as columns of wider ones, whose other columns somebody else fills in.
 #include "device/divide.h"
 #include "device/launch.h"
 #include "ops/dispatch.h"
@@ -14,12 +14,12 @@ template <class T>
 struct SpreadAddend {
   const T* c;
   T* out;
-  int64_t row_stride, column_stride;
+  int64_t row_stride, column_stride, row_width;
   device::Divider by_columns;
   DEVICE_FN void operator()(int64_t i) const {
     int64_t column;
     const int64_t row = by_columns(i, column);
-    out[i] = c[row * row_stride + column * column_stride];
+    out[row * row_width + column] = c[row * row_stride + column * column_stride];
   }
 };
 
@@ -31,7 +31,9 @@ class Gemm : public Op {
         transpose_a_(node.get_int("transA", 0) != 0),
         transpose_b_(node.get_int("transB", 0) != 0),
         tf32_(node.settings.use_tf32),
-        activation_(Activation::of(node)) {}
+        activation_(Activation::of(node)),
+        row_width_(node.find_int(kRowWidth)),
+        first_column_(node.get_int(kFirstColumn, 0)) {}
 
   bool prepack(int input, const Tensor&, Prepack&) override {
     if (input == 1) constant_b_ = true;
@@ -42,8 +44,12 @@ class Gemm : public Op {
     const Tensor &a = context.input(0), &b = context.input(1);
     const Tensor* c = context.find_input(2);
     device::Gemm gemm = product_of(a, b, transpose_a_, transpose_b_, c);
-    const Tensor out = context.output(0, Shape{gemm.m, gemm.n});
-    if (out.count() == 0) return;
+    gemm.ldc = row_width_.value_or(gemm.n);
+    require(first_column_ >= 0 && gemm.n <= gemm.ldc - first_column_, gemm.n, " columns from ", first_column_,
+            " on are not in rows of ", gemm.ldc);
+    Tensor out = context.output(0, Shape{gemm.m, gemm.ldc});
+    if (gemm.m == 0 || gemm.n == 0) return;
+    out.data = static_cast<char*>(out.data) + size_t(first_column_) * device::size_bytes(out.type);
 
     gemm.type = gemm.output = a.type;
     gemm.alpha = alpha_;
@@ -56,9 +62,10 @@ class Gemm : public Op {
         bias = c->data;
       } else {
         dispatch(FloatList{}, out.type, [&]<class T>() {
-          device::for_each_index(context.stream(), out.count(),
+          const int64_t n = gemm.m * gemm.n;
+          device::for_each_index(context.stream(), n,
                                  SpreadAddend<T>{c->as<const T>(), out.as<T>(), rows == 1 ? 0 : columns,
-                                                 columns == 1 ? 0 : 1, device::Divider(gemm.n, out.count())});
+                                                 columns == 1 ? 0 : 1, gemm.ldc, device::Divider(gemm.n, n)});
         });
         gemm.beta = beta_;
       }
@@ -70,6 +77,8 @@ class Gemm : public Op {
   float alpha_, beta_;
   bool transpose_a_, transpose_b_, tf32_, constant_b_ = false;
   Activation activation_;
+  std::optional<int64_t> row_width_;
+  int64_t first_column_;
 };
 
 }  // namespace

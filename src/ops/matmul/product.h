@@ -26,6 +26,9 @@ void batched_product(Context& context, device::Gemm gemm, const Matrices& a, con
                      const Shape& batch, const void* bias = nullptr, const void* addend = nullptr,
                      const Activation& activation = {});
 
+// Of a Gemm that makes columns of wider rows: how many elements these have, and where its own begin.
+inline constexpr const char *kRowWidth = "row_width", *kFirstColumn = "first_column";
+
 // What Gemm and its kin multiply, but for types and factors: two matrices, each perhaps transposed, to whose product
 // `c`, if there is one, can be broadcast. Error{invalid_input} if they do not fit.
 device::Gemm product_of(const Tensor& a, const Tensor& b, bool transpose_a, bool transpose_b, const Tensor* c);

@@ -115,18 +115,20 @@ struct InterpolatePacks {
   T* y;
   Interpolation<T, kTaps, kResized> how;
   ResizeDim kept[kResized + 1];  // before, between and behind those that are resized; the last one's packs
+  int64_t row_width;             // of y
 
   DEVICE_FN void operator()(int64_t i) const {
     typename Interpolation<T, kTaps, kResized>::Place place;
     int64_t at, rest = kept[kResized].out(i, at);
     const T* from = x + at * kPack;
+    T* const to = y + rest * row_width + at * kPack;
     UNROLL for (int d = kResized - 1; d >= 0; --d) {
       rest = how.dims[d].out(rest, at);
       how.locate(d, at, place);
       rest = kept[d].out(rest, at);
       from += at * kept[d].stride;
     }
-    device::store_pack(y + i * kPack, how.template made_of<kPack>(from, place), true);
+    device::store_pack(to, how.template made_of<kPack>(from, place), true);
   }
 };
 
@@ -188,9 +190,9 @@ void interpolate_planes(StreamRef stream, const Interpolation<T, kTaps, kResized
 
 template <int kPack, class T, int kTaps, int kResized>
 void interpolate_packs(StreamRef stream, const Interpolation<T, kTaps, kResized>& how, const ResizeDim* kept,
-                       const Tensor& x, const Tensor& y) {
+                       const Tensor& x, const Tensor& y, int64_t row_width) {
   const int64_t n = y.count() / kPack;
-  InterpolatePacks<T, kTaps, kResized, kPack> kernel{x.as<const T>(), y.as<T>(), how, {}};
+  InterpolatePacks<T, kTaps, kResized, kPack> kernel{x.as<const T>(), y.as<T>(), how, {}, row_width};
   std::copy(kept, kept + kResized + 1, kernel.kept);
   kernel.kept[kResized].out = Divider(kept[kResized].out.divisor() / kPack, n);
   device::for_each_index(stream, n, kernel);
@@ -198,7 +200,7 @@ void interpolate_packs(StreamRef stream, const Interpolation<T, kTaps, kResized>
 
 template <class T, int kTaps, int kResized>
 void interpolate(StreamRef stream, const ResizeRule& rule, std::span<const ResizeDim> dims, const Tensor& x,
-                 const Tensor& y) {
+                 const Tensor& y, int64_t row_width) {
   Interpolation<T, kTaps, kResized> how{
       nearest_element<T>(rule.extrapolation), rule.coordinates, rule.cubic_coefficient, rule.exclude_outside, {}};
   ResizeDim kept[kResized + 1];
@@ -209,9 +211,9 @@ void interpolate(StreamRef stream, const ResizeRule& rule, std::span<const Resiz
     constexpr int kPack = device::pack_size<T>();
     if (kResized <= 2 && dims.back().out.divisor() % kPack == 0 && device::is_pack_aligned<kPack>(x.as<const T>()) &&
         device::is_pack_aligned<kPack>(y.as<T>()))
-      interpolate_packs<kPack>(stream, how, kept, x, y);
+      interpolate_packs<kPack>(stream, how, kept, x, y, row_width);
     else
-      interpolate_packs<1>(stream, how, kept, x, y);
+      interpolate_packs<1>(stream, how, kept, x, y, row_width);
   } else {
     interpolate_planes(stream, how, kept, x, y);
   }
@@ -220,16 +222,16 @@ void interpolate(StreamRef stream, const ResizeRule& rule, std::span<const Resiz
 }  // namespace
 
 void interpolate(StreamRef stream, const ResizeRule& rule, std::span<const ResizeDim> dims, const Tensor& x,
-                 const Tensor& y) {
+                 const Tensor& y, int64_t row_width) {
   const auto resized = std::ranges::count_if(dims, &ResizeDim::resized);
   if (rule.mode == ResizeMode::cubic) {
     if (resized > 2)
       fail(Code::not_supported, "cubic interpolation along ", resized, " dimensions; up to 2 are supported");
     dispatch(FloatList{}, x.type, [&]<class T>() {
       if (resized == 1)
-        interpolate<T, 4, 1>(stream, rule, dims, x, y);
+        interpolate<T, 4, 1>(stream, rule, dims, x, y, row_width);
       else
-        interpolate<T, 4, 2>(stream, rule, dims, x, y);
+        interpolate<T, 4, 2>(stream, rule, dims, x, y, row_width);
     });
     return;
   }
@@ -237,11 +239,11 @@ void interpolate(StreamRef stream, const ResizeRule& rule, std::span<const Resiz
     fail(Code::not_supported, "linear interpolation along ", resized, " dimensions; up to 3 are supported");
   dispatch(TypeList<float, Half, BFloat16, double, int8_t, uint8_t, int32_t>{}, x.type, [&]<class T>() {
     if (resized == 1)
-      interpolate<T, 2, 1>(stream, rule, dims, x, y);
+      interpolate<T, 2, 1>(stream, rule, dims, x, y, row_width);
     else if (resized == 2)
-      interpolate<T, 2, 2>(stream, rule, dims, x, y);
+      interpolate<T, 2, 2>(stream, rule, dims, x, y, row_width);
     else
-      interpolate<T, 2, 3>(stream, rule, dims, x, y);
+      interpolate<T, 2, 3>(stream, rule, dims, x, y, row_width);
   });
 }
 

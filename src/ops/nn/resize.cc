@@ -5,9 +5,11 @@
 #include <cmath>
 #include <limits>
 
+#include "device/memory.h"
 #include "ops/choice.h"
 #include "ops/dispatch.h"
 #include "ops/registry.h"
+#include "ops/shape/movement.h"
 
 namespace encore::ops {
 namespace {
@@ -81,37 +83,32 @@ class Resize : public Op {
 
   void run(Context& context) const override {
     const Tensor& x = context.input(0);
-    const std::vector<ResizeAxis> axes = plan(context, x.shape);
-    std::vector<int64_t> dims;
-    for (const ResizeAxis& axis : axes) dims.push_back(axis.out);
-    for (const ResizeAxis& axis : axes)
-      require(axis.in > 0 || axis.out == 0, "the empty input ", x.shape.str(), " cannot be resized to ",
-              Shape(dims).str());
-    const Tensor y = context.output(0, Shape(dims));
-    if (rule_.antialias)
-      resize_antialiased(context, rule_, axes, x, y);
-    else
-      resize(context.stream(), rule_, axes, x, y);
+    const Sizes sizes = read_sizes([&](int i) { return context.find_input(i); });
+    const std::vector<ResizeAxis> axes = plan(sizes, x.shape);
+    make(context, axes, x, context.output(0, made_shape(axes)));
   }
 
- private:
-  void check_rank(const NodeInfo& node) const {
-    const Tensor* constant = scales_ ? nullptr : node.constant_input(first_ ? 1 : 2);
-    const std::vector<float> scales = scales_    ? *scales_
-                                      : constant ? host_floats(*constant, "scales")
-                                                 : std::vector<float>();
-    const auto resized = scales.size() - size_t(std::count(scales.begin(), scales.end(), 1.f));
-    if (resized > size_t(kMostResizeDims))
-      fail(Code::not_supported, "resizing across ", resized, " dimensions; up to ", kMostResizeDims, " are supported");
+  // What the node has besides x, as far as it counts.
+  struct Sizes {
+    std::optional<std::vector<float>> scales, roi;
+    std::optional<std::vector<int64_t>> sizes;
+  };
+  // `find` gives an input, or null.
+  template <class Find>
+  Sizes read_sizes(Find find) const {
+    const auto given = [&](int i) {
+      const Tensor* tensor = find(i);
+      return tensor && tensor->count() > 0 ? tensor : nullptr;
+    };
+    Sizes read{scales_, {}, {}};
+    if (const Tensor* scales = scales_ ? nullptr : given(first_ ? 1 : 2)) read.scales = host_floats(*scales, "scales");
+    if (const Tensor* sizes = first_ ? nullptr : given(3)) read.sizes = host_ints(*sizes, "sizes");
+    if (rule_.coordinates == CoordinateMode::tf_crop_and_resize)
+      if (const Tensor* roi = find(1)) read.roi = host_floats(*roi, "roi");
+    return read;
   }
 
-  static int sized(double value, const char* what) {
-    require(value >= 0 && value <= std::numeric_limits<int>::max(), what, " ", value, " is outside [0,",
-            std::numeric_limits<int>::max(), "]");
-    return int(value);
-  }
-
-  std::vector<ResizeAxis> plan(Context& context, const Shape& x) const {
+  std::vector<ResizeAxis> plan(const Sizes& sizes, const Shape& x) const {
     const int rank = x.rank();
     std::vector<ResizeAxis> all;
     for (int i = 0; i < rank; ++i) {
@@ -131,45 +128,71 @@ class Resize : public Op {
       require(count == wanted, what, " has ", count, " values; ", wanted, " are wanted for ", named.size(),
               " dimensions");
     };
-    const auto given = [&](int i) {
-      const Tensor* tensor = context.find_input(i);
-      return tensor && tensor->count() > 0 ? tensor : nullptr;
-    };
-
-    const Tensor* scales = scales_ ? nullptr : given(first_ ? 1 : 2);
-    const Tensor* sizes = first_ ? nullptr : given(3);
-    require(bool(scales_ || scales) + bool(sizes) == 1 || named.empty(),
+    require(bool(sizes.scales) + bool(sizes.sizes) == 1 || named.empty(),
             "either scales or sizes must be given, and not both");
-    if (scales_ || scales) {
-      const std::vector<float> values = scales_ ? *scales_ : host_floats(*scales, "scales");
+    if (sizes.scales) {
+      const std::vector<float>& values = *sizes.scales;
       check_count(values.size(), named.size(), "scales");
       for (size_t i = 0; i < values.size(); ++i) {
         require(values[i] > 0 && std::isfinite(values[i]), "scales holds ", values[i]);
         named[i]->scale = values[i];
         named[i]->out = sized(std::floor(values[i] * float(named[i]->in)), "an output dimension");
       }
-    } else if (sizes) {
-      const std::vector<int64_t> values = host_ints(*sizes, "sizes");
+    } else if (sizes.sizes) {
+      const std::vector<int64_t>& values = *sizes.sizes;
       check_count(values.size(), named.size(), "sizes");
       for (size_t i = 0; i < values.size(); ++i) named[i]->out = sized(double(values[i]), "sizes:");
       apply_sizes(named);
     }
-    const Tensor* crop = context.find_input(1);  // the whole, if absent
-    if (crop && rule_.coordinates == CoordinateMode::tf_crop_and_resize) {
-      const std::vector<float> roi = host_floats(*crop, "roi");
-      check_count(roi.size(), 2 * named.size(), "roi");
+    if (sizes.roi) {
+      check_count(sizes.roi->size(), 2 * named.size(), "roi");
       for (size_t i = 0; i < named.size(); ++i) {
-        named[i]->roi_start = roi[i];
-        named[i]->roi_end = roi[named.size() + i];
+        named[i]->roi_start = (*sizes.roi)[i];
+        named[i]->roi_end = (*sizes.roi)[named.size() + i];
       }
     }
+    for (const ResizeAxis& axis : all)
+      require(axis.in > 0 || axis.out == 0, "the empty input ", x.str(), " cannot be resized to ",
+              made_shape(all).str());
     return all;
+  }
+
+  static Shape made_shape(const std::vector<ResizeAxis>& axes) {
+    std::vector<int64_t> dims;
+    for (const ResizeAxis& axis : axes) dims.push_back(axis.out);
+    return Shape(dims);
+  }
+
+  void make(Context& context, const std::vector<ResizeAxis>& axes, const Tensor& x, const Tensor& y) const {
+    if (rule_.antialias)
+      resize_antialiased(context, rule_, axes, x, y);
+    else
+      resize(context.stream(), rule_, axes, x, y);
+  }
+
+  const ResizeRule& rule() const { return rule_; }
+
+ private:
+  void check_rank(const NodeInfo& node) const {
+    const Tensor* constant = scales_ ? nullptr : node.constant_input(first_ ? 1 : 2);
+    const std::vector<float> scales = scales_    ? *scales_
+                                      : constant ? host_floats(*constant, "scales")
+                                                 : std::vector<float>();
+    const auto resized = scales.size() - size_t(std::count(scales.begin(), scales.end(), 1.f));
+    if (resized > size_t(kMostResizeDims))
+      fail(Code::not_supported, "resizing across ", resized, " dimensions; up to ", kMostResizeDims, " are supported");
+  }
+
+  static int sized(double value, const char* what) {
+    require(value >= 0 && value <= std::numeric_limits<int>::max(), what, " ", value, " is outside [0,",
+            std::numeric_limits<int>::max(), "]");
+    return int(value);
   }
 
   void apply_sizes(const std::vector<ResizeAxis*>& named) const {
     float common = aspect_ == Aspect::not_smaller ? 0 : std::numeric_limits<float>::max();
     for (ResizeAxis* axis : named) {
-      if (axis->in == 0) continue;  // run() looks after these
+      if (axis->in == 0) continue;  // plan() looks after these
       axis->scale = float(axis->out) / float(axis->in);
       common = aspect_ == Aspect::not_smaller ? std::max(common, axis->scale) : std::min(common, axis->scale);
     }
@@ -188,7 +211,90 @@ class Resize : public Op {
   std::optional<std::vector<int64_t>> axes_;
 };
 
+class JoinedResizes : public Op {
+ public:
+  JoinedResizes(const NodeInfo& all, std::span<const std::shared_ptr<const NodeInfo>> nodes) {
+    if (const auto in_place = all.find_ints(kInPlace)) {
+      require(in_place->size() == 3, kInPlace, " has ", in_place->size(), " values; 3 are wanted");
+      made_ = Made{int((*in_place)[0]), (*in_place)[1], (*in_place)[2]};
+    }
+    for (const auto& node : nodes) {
+      Piece& piece = pieces_.emplace_back();
+      if (!node) continue;
+      piece.resize.emplace(*node);
+      piece.sizes = piece.resize->read_sizes([&](int i) { return node->constant_input(i); });
+    }
+  }
+
+  // What is resized is written to its columns, if all pieces are packs of 16 bytes; else it is put there as others are.
+  void run(Context& context) const override {
+    std::vector<Tensor> parts;
+    std::vector<std::vector<ResizeAxis>> axes(pieces_.size());
+    for (size_t i = 0; i < pieces_.size(); ++i) {
+      parts.push_back(context.input(int(i)));
+      if (!pieces_[i].resize) continue;
+      axes[i] = pieces_[i].resize->plan(pieces_[i].sizes, parts[i].shape);
+      parts[i].shape = Resize::made_shape(axes[i]);
+      parts[i].data = nullptr;
+    }
+    const int axis = checked_axis(-1, parts.front().shape.rank());
+    const Tensor y = made_ ? output_around(context, parts, axis) : context.output(0, joined_shape(parts, axis));
+    const auto bytes = [](const Tensor& part) { return size_t(part.shape.back()) * device::size_bytes(part.type); };
+    const bool by_packs = std::ranges::all_of(parts, [&](const Tensor& part) { return bytes(part) % 16 == 0; });
+    char* columns = static_cast<char*>(y.data);
+    for (size_t i = 0; i < parts.size(); columns += bytes(parts[i++])) {
+      if (!pieces_[i].resize) continue;
+      const Resize& resize = *pieces_[i].resize;
+      const Tensor& x = context.input(int(i));
+      if (by_packs && makes_columns(resize.rule(), axes[i], x)) {
+        Tensor to = parts[i];
+        to.data = columns;
+        resize_into_columns(context.stream(), resize.rule(), axes[i], x, to, y.shape.back());
+      } else {
+        parts[i].data = context.scratch(parts[i].bytes());
+        resize.make(context, axes[i], x, parts[i]);
+      }
+    }
+    concatenate(context.stream(), parts, axis, y);
+  }
+
+ private:
+  struct Piece {
+    std::optional<Resize> resize;
+    Resize::Sizes sizes;
+  };
+  struct Made {
+    int input;
+    int64_t first_column, columns;
+  };
+
+  // What has the columns that are there.
+  Tensor output_around(Context& context, std::vector<Tensor>& parts, int axis) const {
+    const Tensor& made = context.input(made_->input);
+    Tensor& part = parts[size_t(made_->input)];
+    part.shape = made.shape.with(axis, made_->columns);
+    part.data = nullptr;
+    int64_t before = 0;
+    for (int i = 0; i < made_->input; ++i) before += parts[size_t(i)].shape.back();
+    const Shape joined = joined_shape(parts, axis);
+    require(joined == made.shape && before == made_->first_column, "what is ", joined.str(), " with piece ",
+            made_->input, " from column ", before, " on was expected to be ", made.shape.str(), " from ",
+            made_->first_column, " on");
+    const Tensor y = context.output_in_place(0, joined, made_->input);
+    if (y.data != made.data) device::copy(context.stream(), y.data, made.data, y.bytes());
+    return y;
+  }
+
+  std::vector<Piece> pieces_;
+  std::optional<Made> made_;
+};
+
 }  // namespace
+
+std::unique_ptr<Op> make_joined_resizes(const NodeInfo& node,
+                                        std::span<const std::shared_ptr<const NodeInfo>> resizes) {
+  return std::make_unique<JoinedResizes>(node, resizes);
+}
 
 std::vector<OpRow> resize_rows() {
   const Types types = kFixedSize;  // the nearest is only moved

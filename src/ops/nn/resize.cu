@@ -27,6 +27,7 @@ template <class T>
 struct ResizeNearest {
   static constexpr int kPack = device::pack_size<T>();
   int64_t n, planes, plane_stride;  // elements of y in each plane
+  int64_t row_width, y_plane;       // from one row of y to the next, and from one plane
   int planes_each;
   const T* x;
   T* y;
@@ -45,6 +46,7 @@ struct ResizeNearest {
     const int64_t end = plane + planes_each < planes ? plane + planes_each : planes, first = pack * kPack;
     const int count = n - first < kPack ? int(n - first) : kPack;
     int64_t row = inner.out(first, at);
+    T* const to = y + row * row_width + at;
     const T* from[kPack];  // null where it is outside
     bool row_outside;
     const T* line = locate(row, row_outside);
@@ -61,7 +63,7 @@ struct ResizeNearest {
     NO_UNROLL for (; plane < end; ++plane) {
       device::Pack<T, kPack> values;
       UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = from[k] ? from[k][plane * plane_stride] : extrapolation;
-      device::store_pack(y + plane * n + first, values, aligned, count);
+      device::store_pack(to + plane * y_plane, values, aligned, count);
     }
   }
 
@@ -120,10 +122,11 @@ size_t bytes_together(std::span<const ResizeDim> dims, const Tensor& x, const Te
 
 template <class T>
 void resize_nearest(StreamRef stream, const ResizeRule& rule, std::vector<ResizeDim> dims, const Tensor& x,
-                    const Tensor& y, T extrapolation) {
+                    const Tensor& y, int64_t row_width, T extrapolation) {
   constexpr int kPack = device::pack_size<T>();
   const auto together = int64_t(sizeof(T) / device::size_bytes(x.type));
   int64_t n = y.count() / together, planes = 1, plane_stride = 0;
+  row_width /= together;
   for (ResizeDim& dim : dims) dim.stride /= together;
   if (together > 1) dims.back() = {Divider(dims.back().out.divisor() / together, n), 1, false, {}};
   if (dims.size() > 1 && !dims[0].resized && n / dims[0].out.divisor() % kPack == 0) {
@@ -138,6 +141,8 @@ void resize_nearest(StreamRef stream, const ResizeRule& rule, std::vector<Resize
   ResizeNearest<T> kernel{n,
                           planes,
                           plane_stride,
+                          row_width,
+                          n / dims.back().out.divisor() * row_width,
                           each,
                           static_cast<const T*>(x.data),
                           static_cast<T*>(y.data),
@@ -152,17 +157,17 @@ void resize_nearest(StreamRef stream, const ResizeRule& rule, std::vector<Resize
   device::for_each_index(stream, threads, kernel);
 }
 
-}  // namespace
-
-void resize(StreamRef stream, const ResizeRule& rule, const std::vector<ResizeAxis>& axes, const Tensor& x,
-            const Tensor& y) {
+// Rows of y are `row_width` elements apart, if that is given.
+void resize_to(StreamRef stream, const ResizeRule& rule, const std::vector<ResizeAxis>& axes, const Tensor& x,
+               const Tensor& y, std::optional<int64_t> row_width) {
   if (y.count() == 0) return;
   const std::vector<ResizeDim> dims = dims_of(rule, axes, x, y.count());
   if (dims.size() > size_t(kMostResizeDims))
     fail(Code::not_supported, "resizing across ", dims.size(), " dimensions; up to ", kMostResizeDims,
          " are supported");
   if (std::ranges::none_of(dims, &ResizeDim::resized)) return device::copy(stream, y.data, x.data, y.bytes());
-  if (rule.mode != ResizeMode::nearest) return interpolate(stream, rule, dims, x, y);
+  const int64_t width = row_width.value_or(dims.back().out.divisor());
+  if (rule.mode != ResizeMode::nearest) return interpolate(stream, rule, dims, x, y, width);
   dispatch(AllTypes{}, x.type, [&]<class T>() {
     const T value = nearest_element<T>(rule.extrapolation);
     dispatch_size(bytes_together(dims, x, y), [&]<class Moved>() {
@@ -170,10 +175,29 @@ void resize(StreamRef stream, const ResizeRule& rule, const std::vector<ResizeAx
         Moved bits;
         for (size_t i = 0; i < sizeof bits; i += sizeof value)
           std::memcpy(reinterpret_cast<char*>(&bits) + i, &value, sizeof value);
-        resize_nearest(stream, rule, dims, x, y, bits);
+        resize_nearest(stream, rule, dims, x, y, width, bits);
       }
     });
   });
+}
+
+}  // namespace
+
+void resize(StreamRef stream, const ResizeRule& rule, const std::vector<ResizeAxis>& axes, const Tensor& x,
+            const Tensor& y) {
+  resize_to(stream, rule, axes, x, y, std::nullopt);
+}
+
+bool makes_columns(const ResizeRule& rule, const std::vector<ResizeAxis>& axes, const Tensor& x) {
+  const std::vector<ResizeDim> dims = dims_of(rule, axes, x, x.count());
+  const int64_t width = x.shape.back();
+  return !rule.antialias && dims.size() > 1 && !dims.back().resized && dims.back().out.divisor() == width &&
+         width * int64_t(device::size_bytes(x.type)) % 16 == 0;
+}
+
+void resize_into_columns(StreamRef stream, const ResizeRule& rule, const std::vector<ResizeAxis>& axes, const Tensor& x,
+                         const Tensor& columns, int64_t row_width) {
+  resize_to(stream, rule, axes, x, columns, row_width);
 }
 
 }  // namespace encore::ops

@@ -1,5 +1,7 @@
 // Interpolation between grids: the arithmetic behind Resize and Upsample.
 #pragma once
+#include <memory>
+#include <span>
 #include <vector>
 
 #include "ops/op.h"
@@ -49,8 +51,20 @@ inline constexpr int kMostResizeDims = 12;
 void resize(StreamRef stream, const ResizeRule& rule, const std::vector<ResizeAxis>& axes, const Tensor& x,
             const Tensor& y);
 
+// The same into columns of wider rows, which are `row_width` elements apart: only if makes_columns(), and if rows, too,
+// are a multiple of 16 bytes.
+bool makes_columns(const ResizeRule& rule, const std::vector<ResizeAxis>& axes, const Tensor& x);
+void resize_into_columns(StreamRef stream, const ResizeRule& rule, const std::vector<ResizeAxis>& axes, const Tensor& x,
+                         const Tensor& columns, int64_t row_width);
+
 // The same with rule.antialias.
 void resize_antialiased(Context& context, const ResizeRule& rule, const std::vector<ResizeAxis>& axes, const Tensor& x,
                         const Tensor& y);
+
+// Tensors side by side along the last dimension, each resized as its node says, if it has one: inputs that the node has
+// besides are constants. One may have been made in its columns of what is as wide as all: kInPlace, of the node for
+// all, has the input, the first column and their count.
+inline constexpr const char* kInPlace = "in_place";
+std::unique_ptr<Op> make_joined_resizes(const NodeInfo& node, std::span<const std::shared_ptr<const NodeInfo>> resizes);
 
 }  // namespace encore::ops

@@ -37,7 +37,8 @@ inline int planes_of_a_thread(StreamRef stream, int64_t threads, int64_t planes)
 }
 
 // Linear or cubic, where any dimension is resized; throws Error{not_supported} for more than three, or two if cubic.
+// Rows of y, of the last one of `dims`, are `row_width` elements apart.
 void interpolate(StreamRef stream, const ResizeRule& rule, std::span<const ResizeDim> dims, const Tensor& x,
-                 const Tensor& y);
+                 const Tensor& y, int64_t row_width);
 
 }  // namespace encore::ops

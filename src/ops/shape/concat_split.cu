@@ -120,9 +120,13 @@ void move_parts(StreamRef stream, void* joined, int64_t rows, std::vector<Part> 
     bytes *= 2;
     for (Part& part : parts) part = {part.data, part.first / 2, part.width / 2};
   }
+  const auto lies_beside = [&](size_t p) {
+    return kSplit || parts[p].first == parts[p - 1].first + parts[p - 1].width;
+  };
   dispatch_size(bytes, [&]<class T>() {
-    for (size_t from = 0; from < parts.size(); from += kParts) {
-      const auto some = std::span<const Part>(parts).subspan(from, std::min(kParts, parts.size() - from));
+    for (size_t from = 0, to = 1; from < parts.size(); from = to++) {
+      while (to < parts.size() && to - from < kParts && lies_beside(to)) ++to;
+      const auto some = std::span<const Part>(parts).subspan(from, to - from);
       if constexpr (kSplit)
         split_parts(stream, static_cast<const T*>(joined), rows, row_width, some);
       else

@@ -15,6 +15,7 @@ void expand(device::StreamRef stream, const Tensor& in, const Shape& shape, void
 
 // What tensors are side by side along an axis. Error{invalid_input} says which does not fit.
 Shape joined_shape(std::span<const Tensor> parts, int axis);
+// Where a part without data belongs nothing changes.
 void concatenate(device::StreamRef stream, std::span<const Tensor> parts, int axis, const Tensor& joined);
 // The parts, all of `part_bytes` bytes, one after the other.
 void concatenate(device::StreamRef stream, std::span<const void* const> parts, size_t part_bytes, void* out);
