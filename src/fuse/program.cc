@@ -209,6 +209,7 @@ class Program::Running {
         if (made.bytes()) std::memcpy(to.data, made.data, made.bytes());
         continue;
       }
+      if (made.bytes() == 0) continue;
       void* const at = outer_.scratch(whole_words(made.bytes()));
       upload(made, at);
       ops::copy_bytes(outer_.stream(), at, to.data, int64_t(made.bytes()));
@@ -324,6 +325,7 @@ class Program::ActionContext final : public ops::InnerContext {
   bool wants_output(int i) const override { return i < output_count() && action_.outputs[size_t(i)] >= 0; }
   void* scratch(size_t bytes) override { return bytes ? scratch_.emplace_back(outer_.scratch(bytes)) : nullptr; }
   void give_back(void* block) override {
+    if (!block) return;
     scratch_.erase(std::next(std::find(scratch_.rbegin(), scratch_.rend(), block)).base());
     outer_.give_back(block);
   }

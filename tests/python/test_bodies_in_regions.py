@@ -2,6 +2,7 @@
 
 import encore_session as es
 import numpy as np
+import onnxruntime as ort
 import onnxruntime_ep_encore
 import pytest
 from test_control_flow import on_cpu
@@ -330,3 +331,14 @@ def test_onnxruntime_captures_a_model_whose_branches_are_chosen():
             feed = {"x": some(n, 4, seed=seed)}
             np.testing.assert_allclose(bound.run(feed, graph_id=n)["y"], on_cpu(made, feed)[0], rtol=1e-5)
     assert [graph["replays"] > 0 for graph in onnxruntime_ep_encore.graph_report(session)] == [True, True]
+
+
+def test_a_branch_hands_on_a_constant_without_elements():
+    text = """(bool c) => (int32[k] y) <int32[0] none = {}> {
+        y = If <then_branch = yes () => (int32[] p) { p = Identity(none) },
+                else_branch = no () => (int32[] q) { q = Identity(none) }> (c) }"""
+    unfolded = ort.SessionOptions()
+    unfolded.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = es.make_session(model(text), unfolded, auto_graph=1)
+    for c in (True, False, True):
+        np.testing.assert_array_equal(session.run(None, {"c": np.array(c)})[0], np.array([], np.int32))
