@@ -85,6 +85,7 @@ def ended(dtype, op, transposed=False):
     return net
 
 
+@es.only_if(es.HAS_REGIONS)
 @pytest.mark.parametrize("op", ["Relu", "Gelu", "Silu", "Sigmoid", "Tanh"])
 @pytest.mark.parametrize("shape", [(2, 5), (1, 1), (3, 70)], ids=str)
 @pytest.mark.parametrize("dtype", [dtype for dtype in TOLERANCE if dtype != "float32"])
@@ -94,6 +95,7 @@ def test_a_product_ends_with_its_activation(encore, make_model, capfd, dtype, sh
     check(make_model, capfd, lambda dtype: ended(dtype, op), {"x": numbers((*shape, WIDTH))}, dtype, kernels=kernels)
 
 
+@es.only_if(es.HAS_REGIONS)
 @pytest.mark.parametrize("op", ["Gelu", "HardSwish"])
 def test_a_gemm_ends_with_its_activation(encore, make_model, capfd, op):
     build = lambda dtype: ended(dtype, op, transposed=True)  # noqa: E731
