@@ -76,8 +76,7 @@ void align_parts(Match& match, int split) {
   const int of_sizes = match.add_constant(match.node(split).name() + "'s sizes", own_ints(sizes));
   const NodeInfo& node = match.node(conv);
   std::vector<Step> steps;
-  steps.push_back(match.plan().step({node.domain(), node.op_type(), node.since_version(), node.attributes()},
-                                    node.name(), std::move(inputs), {made}));
+  steps.push_back(match.plan().step(operator_of(node), node.name(), std::move(inputs), {made}));
   steps.push_back(match.plan().step({ops::kOnnx, "Split", 13, {{"axis", int64_t(*rank) - 1}}}, match.node(split).name(),
                                     {made, of_sizes}, std::move(outputs)));
   match.replace({conv, split}, std::move(steps));

@@ -143,9 +143,7 @@ void fold_batch_norm_ahead(Match& match, int norm) {
   inputs[1] = add_constant(match, weights.name, weights.type, scaled, *weights.dims);
   inputs[2] = add_constant(match, name + "'s biases", weights.type, biases, {int64_t(made)});
   const NodeInfo& node = match.node(conv);
-  match.replace({norm, conv},
-                match.plan().step({node.domain(), node.op_type(), node.since_version(), node.attributes()}, name,
-                                  std::move(inputs), match.step(conv).outputs));
+  match.replace({norm, conv}, match.plan().step(operator_of(node), name, std::move(inputs), match.step(conv).outputs));
 }
 
 // In floats, as the norm is.

@@ -31,9 +31,7 @@ void join_bias(Match& match, int product) {
   inputs.resize(bias_input, -1);
   inputs.push_back(bias);
   const std::string name = node.name() + " and " + match.node(sum).name();
-  match.replace({product, sum},
-                match.plan().step({node.domain(), node.op_type(), node.since_version(), node.attributes()}, name,
-                                  std::move(inputs), match.step(sum).outputs));
+  match.replace({product, sum}, match.plan().step(operator_of(node), name, std::move(inputs), match.step(sum).outputs));
 }
 
 }  // namespace encore::fuse

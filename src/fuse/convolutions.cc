@@ -33,6 +33,24 @@ bool is_depthwise(const Match& match, int conv) {
   return convolution_kind(*step.node) == Convolution::grouped && weights && weights->size() > 2 && (*weights)[1] == 1;
 }
 
+bool only_moves(const Match& match, int s, int v) {
+  constexpr const char* kMoving[] = {"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"};
+  return s >= 0 && match.step(s).inputs[0] == v &&
+         std::ranges::any_of(kMoving, [&](const char* op) { return match.is(s, op); });
+}
+
+std::optional<Ending> gelu_of(const Match& match, int v) {
+  const int s = match.only_reader(v);
+  if (s < 0 || match.step(s).inputs.size() != 1) return std::nullopt;
+  const NodeInfo& node = match.node(s);
+  const bool is_contrib = node.domain() == ops::kMicrosoft;
+  if (is_onnx(node, "Gelu") || (is_contrib && node.op_type() == "Gelu"))
+    return Ending{{s}, node.get_string("approximate", "none") == "tanh" ? "FastGelu" : "Gelu", {}};
+  if (is_contrib && node.op_type() == "FastGelu") return Ending{{s}, "FastGelu", {}};
+  if (is_contrib && node.op_type() == "QuickGelu") return Ending{{s}, "QuickGelu", {node.get_float("alpha", 1.702f)}};
+  return std::nullopt;
+}
+
 // The convolution with what follows it, its inputs among them.
 std::shared_ptr<Variant> with_ending(const Match& match, int conv, int residual, const std::optional<Ending>& end) {
   auto node = std::make_shared<Variant>(match.step(conv).node);
@@ -45,12 +63,6 @@ std::shared_ptr<Variant> with_ending(const Match& match, int conv, int residual,
 }
 
 }  // namespace
-
-bool only_moves(const Match& match, int s, int v) {
-  constexpr const char* kMoving[] = {"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"};
-  return s >= 0 && match.step(s).inputs[0] == v &&
-         std::ranges::any_of(kMoving, [&](const char* op) { return match.is(s, op); });
-}
 
 int residual_of(const Match& match, int sum, int v) {
   const int other = sum < 0 ? -1 : match.other(sum, v);
@@ -86,16 +98,31 @@ std::optional<Ending> ending_of(const Match& match, int v) {
   return std::nullopt;
 }
 
-std::optional<Ending> gelu_of(const Match& match, int v) {
-  const int s = match.only_reader(v);
-  if (s < 0 || match.step(s).inputs.size() != 1) return std::nullopt;
-  const NodeInfo& node = match.node(s);
-  const bool is_contrib = node.domain() == ops::kMicrosoft;
-  if (is_onnx(node, "Gelu") || (is_contrib && node.op_type() == "Gelu"))
-    return Ending{{s}, node.get_string("approximate", "none") == "tanh" ? "FastGelu" : "Gelu", {}};
-  if (is_contrib && node.op_type() == "FastGelu") return Ending{{s}, "FastGelu", {}};
-  if (is_contrib && node.op_type() == "QuickGelu") return Ending{{s}, "QuickGelu", {node.get_float("alpha", 1.702f)}};
-  return std::nullopt;
+std::optional<Ending> ending_behind(const Match& match, int v) {
+  int move = -1;
+  for (int s = match.only_reader(v); only_moves(match, s, v); s = match.only_reader(v))
+    v = match.step(move = s).outputs[0];
+  std::optional<Ending> end = ending_of(match, v);
+  if (!end) end = gelu_of(match, v);
+  if (end) end->move = move;
+  return end;
+}
+
+const std::vector<int>& ended_outputs(const Match& match, int step, const Ending& end) {
+  return match.step(end.move < 0 ? end.steps.back() : step).outputs;
+}
+
+void end_with(Match& match, int step, Step made, Ending end) {
+  std::vector<int> steps = std::move(end.steps);
+  if (end.move >= 0) {
+    Step move = match.step(end.move);
+    move.outputs = match.step(steps.back()).outputs;
+    steps.push_back(end.move);
+    match.replace(std::move(steps), std::move(move));
+    steps.clear();
+  }
+  steps.push_back(step);
+  match.replace(std::move(steps), std::move(made));
 }
 
 // No path leaves them and comes back: what is between has no other reader, and the residual is made before the sum.
@@ -123,28 +150,14 @@ void join_convolution(Match& match, int conv) {
 // In halves, for which its kernels have all activations; where these have numbers, it is before what only moves them.
 void end_depthwise(Match& match, int conv) {
   if (!match.is_there(conv) || !is_depthwise(match, conv)) return;
-  const Step step = match.step(conv);
-  int value = step.outputs[0], last = -1;
+  const int value = match.step(conv).outputs[0];
   if (!ops::kHalves.has(match.value(value).type)) return;
-  for (int s = match.only_reader(value); only_moves(match, s, value); s = match.only_reader(value))
-    value = match.step(last = s).outputs[0];
-  std::optional<Ending> end = gelu_of(match, value);
-  if (!end) end = ending_of(match, value);
+  std::optional<Ending> end = ending_behind(match, value);
   if (!end) return;
-  std::vector<int> inputs = step.inputs;
+  std::vector<int> inputs = match.step(conv).inputs;
   inputs.resize(4, -1);
-  const std::vector<int> made = match.step(end->steps.back()).outputs;
-  auto node = with_ending(match, conv, -1, end);
-  std::vector<int> steps = std::move(end->steps);
-  if (last < 0) {
-    steps.push_back(conv);
-    return match.replace(std::move(steps), Step{std::move(node), std::move(inputs), made});
-  }
-  Step move = match.step(last);
-  move.outputs = made;
-  steps.push_back(last);
-  match.replace(std::move(steps), std::move(move));
-  match.replace({conv}, Step{std::move(node), std::move(inputs), step.outputs});
+  Step made{with_ending(match, conv, -1, end), std::move(inputs), ended_outputs(match, conv, *end)};
+  end_with(match, conv, std::move(made), std::move(*end));
 }
 
 }  // namespace encore::fuse

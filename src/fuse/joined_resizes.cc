@@ -20,10 +20,6 @@ int resize_behind(const Match& match, int v, int concat) {
   return std::all_of(inputs.begin() + 1, inputs.end(), is_known) ? found : -1;
 }
 
-Operator operator_of(const NodeInfo& node) {
-  return {node.domain(), node.op_type(), node.since_version(), node.attributes()};
-}
-
 // The step's node with what is known of its inputs.
 std::shared_ptr<const NodeInfo> known_node(const Match& match, const Step& step) {
   return match.plan().step(operator_of(*step.node), step.node->name(), step.inputs, step.outputs).node;

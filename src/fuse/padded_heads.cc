@@ -122,8 +122,7 @@ class Padding {
   }
   Step again(const Step& step, std::vector<int> inputs, int y) const {
     const NodeInfo& node = *step.node;
-    return match_.plan().step({node.domain(), node.op_type(), node.since_version(), node.attributes()}, node.name(),
-                              std::move(inputs), {y});
+    return match_.plan().step(operator_of(node), node.name(), std::move(inputs), {y});
   }
 
   static constexpr const char* kSuffix = " with larger heads";

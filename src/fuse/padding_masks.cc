@@ -81,8 +81,7 @@ class Masking {
       insert(at++, {"", is_boolean ? "And" : "Add", is_boolean ? 7 : 14, {}}, node.name(), {before, mask_}, mask);
     }
     inputs[place] = mask;
-    Step masked = plan_.step({node.domain(), node.op_type(), node.since_version(), node.attributes()}, node.name(),
-                             std::move(inputs), step.outputs);
+    Step masked = plan_.step(operator_of(node), node.name(), std::move(inputs), step.outputs);
     masked.origin = step.origin;
     plan_.steps[at] = std::move(masked);
   }

@@ -43,13 +43,16 @@ struct Ending {
   std::vector<int> steps;
   std::string activation;
   std::vector<float> params;
+  int move = -1;  // the last one of the steps ahead of these that only move elements, if there are any
 };
 // The one that alone reads the value, if that is known.
 std::optional<Ending> ending_of(const Match& match, int v);
-// A Gelu of any kind, without a bias.
-std::optional<Ending> gelu_of(const Match& match, int v);
-// Whether the step moves the elements of the value, and no more.
-bool only_moves(const Match& match, int s, int v);
+// That, or a Gelu of any kind without a bias, which alone reads the value, perhaps behind steps that only move it.
+std::optional<Ending> ending_behind(const Match& match, int v);
+// What the step makes if it ends so.
+const std::vector<int>& ended_outputs(const Match& match, int step, const Ending& end);
+// Puts `made`, which makes that, in the place of the step. What only moved its elements does so afterwards.
+void end_with(Match& match, int step, Step made, Ending end);
 
 // ---- the passes. None joins steps which a path leaves and comes back to.
 

@@ -31,6 +31,10 @@ const Tensor* Plan::constant(const Step& step, size_t input) const {
   return values[size_t(v)].constant ? values[size_t(v)].constant : step.node->constant_input(int(input));
 }
 
+Operator operator_of(const NodeInfo& node) {
+  return {node.domain(), node.op_type(), node.since_version(), node.attributes()};
+}
+
 Step Plan::step(Operator op, std::string name, std::vector<int> reads, std::vector<int> makes) const {
   const auto slots = [&](const std::vector<int>& of) {
     std::vector<Variant::Slot> slots;

@@ -40,6 +40,7 @@ struct Operator {
   int since_version = 1;
   ops::Attributes attributes = {};
 };
+Operator operator_of(const NodeInfo& node);
 inline constexpr const char* kFusions = "encore";
 
 struct Plan {

@@ -34,26 +34,16 @@ bool is_for_elementwise(const Match& match, int v) {
   return match.plan().settings.fuses_elementwise && reader >= 0 && ops::scalar_call(match.node(reader));
 }
 
-std::optional<Ending> any_ending_of(const Match& match, int v) {
-  const auto end = ending_of(match, v);
-  return end ? end : gelu_of(match, v);
-}
-
 }  // namespace
 
 // No path leaves them and comes back: what is between has no other reader, and a Gelu's bias is a constant. What moves
 // the elements in between moves them afterwards.
 void join_product_activation(Match& match, int product) {
   if (!is_product(match, product)) return;
-  const Step step = match.step(product);
+  const Step& step = match.step(product);
   const int v = step.outputs[0];
-  int moved = v, move = -1;
-  std::optional<Ending> end = any_ending_of(match, v);
+  std::optional<Ending> end = ending_behind(match, v);
   const bool has_bias = !end && (end = biased_gelu_of(match, v));
-  for (int s = match.only_reader(v); !end && only_moves(match, s, moved); s = match.only_reader(moved)) {
-    moved = match.step(move = s).outputs[0];
-    end = any_ending_of(match, moved);
-  }
   if (!end) return;
   const Step& last = match.step(end->steps.back());
   if (is_for_elementwise(match, last.outputs[0])) return;
@@ -65,23 +55,12 @@ void join_product_activation(Match& match, int product) {
       return;
     inputs.push_back(bias);
   }
-  const NodeInfo& node = *step.node;
-  ops::Attributes attributes = node.attributes();
-  attributes["activation"] = end->activation;
-  attributes["activation_params"] = end->params;
-  Step made = match.plan().step({node.domain(), node.op_type(), node.since_version(), std::move(attributes)},
-                                node.name() + " and " + last.node->name(), std::move(inputs),
-                                move < 0 ? last.outputs : step.outputs);
-  std::vector<int> steps = std::move(end->steps);
-  if (move >= 0) {
-    Step moves = match.step(move);
-    moves.outputs = last.outputs;
-    steps.push_back(move);
-    match.replace(std::move(steps), std::move(moves));
-    steps.clear();
-  }
-  steps.push_back(product);
-  match.replace(std::move(steps), std::move(made));
+  Operator ended = operator_of(*step.node);
+  ended.attributes["activation"] = end->activation;
+  ended.attributes["activation_params"] = end->params;
+  Step made = match.plan().step(std::move(ended), step.node->name() + " and " + last.node->name(), std::move(inputs),
+                                ended_outputs(match, product, *end));
+  end_with(match, product, std::move(made), std::move(*end));
 }
 
 }  // namespace encore::fuse

@@ -37,7 +37,7 @@ bool is_plain_product(const Match& match, int s) {
 // The same one that takes another input along.
 Operator with_residual(const NodeInfo& product) {
   if (is_onnx(product, "Gemm")) return {ops::kOnnx, "MatMul", 13};
-  return {product.domain(), product.op_type(), product.since_version(), product.attributes()};
+  return operator_of(product);
 }
 
 // The step that alone reads what the value holds, or -1. Those that read its shape go to `shapes`.

@@ -47,14 +47,13 @@ void join_rotation_pair(Match& match, int first) {
   const Makers makers = match.makers();
   if (waits_for(makers, second, first) || waits_for(makers, first, second)) return;
   const NodeInfo &node = match.node(first), &other = match.node(second);
-  ops::Attributes attributes = node.attributes();
-  for (auto& [name, value] : other.attributes()) attributes.emplace(ops::kOther + name, value);
+  Operator both = operator_of(node);
+  for (auto& [name, value] : other.attributes()) both.attributes.emplace(ops::kOther + name, value);
   std::vector<int> inputs = match.step(first).inputs, more = match.step(second).inputs;
   inputs.resize(kGamma + 1, -1);
   inputs.push_back(more[0]);
   if (more.size() > kGamma) inputs.push_back(more[kGamma]);
-  Step made = match.plan().step({node.domain(), node.op_type(), node.since_version(), std::move(attributes)},
-                                node.name() + " and " + other.name(), std::move(inputs),
+  Step made = match.plan().step(std::move(both), node.name() + " and " + other.name(), std::move(inputs),
                                 {match.step(first).outputs[0], match.step(second).outputs[0]});
   made.make = match.step(first).make;
   match.replace({first, second}, std::move(made));

@@ -30,8 +30,7 @@ Step again(const Match& match, int s, int from, int to) {
   const NodeInfo& node = *step.node;
   std::vector<int> inputs = step.inputs;
   inputs[match.value(inputs[0]).is_constant ? 1 : 0] = from;
-  return match.plan().step({node.domain(), node.op_type(), node.since_version(), node.attributes()}, node.name(),
-                           std::move(inputs), {to});
+  return match.plan().step(operator_of(node), node.name(), std::move(inputs), {to});
 }
 
 // Whether all readers only move elements.

@@ -117,8 +117,7 @@ void leave_out_unread(Match& match, int s) {
     if (v >= 0 && match.readers(v).empty() && !match.value(v).is_output) v = -1;
   const NodeInfo& node = match.node(s);
   if (outputs != match.step(s).outputs)
-    match.replace({s}, match.plan().step({node.domain(), node.op_type(), node.since_version(), node.attributes()},
-                                         node.name(), match.step(s).inputs, outputs));
+    match.replace({s}, match.plan().step(operator_of(node), node.name(), match.step(s).inputs, outputs));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "ops/matmul/tile_gemm.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 
 namespace encore::ops {
@@ -9,7 +10,6 @@ namespace {
 using device::Gemm;
 
 constexpr int kRows = 32, kColumns = 64, kStep = 64;  // of a tile, and of the depth that a block takes at once
-constexpr int kMostParts = 8;
 
 // A step takes half a microsecond. With few of them tiles are done before the library's kernel and the one behind it;
 // without an activation there is none, and only the library's split along the depth is slower.
@@ -33,10 +33,14 @@ bool fits(const Gemm& g, const ProductData& data) {
 
 }  // namespace
 
+bool is_tile_gemm(const Gemm& g, const ProductData& data, TileGemmWay way) {
+  return fits(g, data) && way.parts <= kMostTileParts && std::has_single_bit(unsigned(way.parts));
+}
+
 std::vector<TileGemmWay> tile_gemm_ways(const Gemm& g, const ProductData& data) {
   std::vector<TileGemmWay> ways;
   if (fits(g, data))
-    for (int parts = 1; parts <= kMostParts; parts *= 2) ways.push_back({parts});
+    for (int parts = 1; parts <= kMostTileParts; parts *= 2) ways.push_back({parts});
   return ways;
 }
 
@@ -47,7 +51,7 @@ TileGemmWay tile_gemm_way(const Gemm& g, const ProductData& data, const Activati
   const double most_blocks = kMostBlocksOfEach * multiprocessors;
   const int64_t steps = (g.k + kStep - 1) / kStep, tiles = tiles_of(g);
   int parts = 1;
-  while (parts < kMostParts && steps > parts * kGoodSteps && double(tiles * parts * 2) <= most_blocks) parts *= 2;
+  while (parts < kMostTileParts && steps > parts * kGoodSteps && double(tiles * parts * 2) <= most_blocks) parts *= 2;
   return double(tiles * parts) <= most_blocks && steps <= parts * kMostSteps ? TileGemmWay{parts} : TileGemmWay{};
 }
 

@@ -296,8 +296,7 @@ void launch(StreamRef stream, TileProduct<T> p, int parts) {
 void tile_gemm(StreamRef stream, const device::Gemm& g, const ProductData& data, const Activation& activation,
                TileGemmWay way) {
   check(g);
-  const std::vector<TileGemmWay> ways = tile_gemm_ways(g, data);
-  if (std::ranges::find(ways, way) == ways.end())
+  if (!is_tile_gemm(g, data, way))
     fail(Code::internal, describe(g), ": not a product by tiles, the depth in ", way.parts);
   dispatch(TypeList<Half, BFloat16>{}, g.type, [&]<class T>() {
     const auto* const c = static_cast<const T*>(data.c);

@@ -21,7 +21,11 @@ struct TileGemmWay {
   bool operator==(const TileGemmWay&) const = default;
 };
 
-// All of them, where this product is made here: of one batch, n and k and the distances between rows are multiples of
+inline constexpr int kMostTileParts = 8;
+
+// Whether the product is made so.
+bool is_tile_gemm(const device::Gemm& gemm, const ProductData& data, TileGemmWay way);
+// All ways, where this product is made here: of one batch, n and k and the distances between rows are multiples of
 // eight, addresses of 16 bytes.
 std::vector<TileGemmWay> tile_gemm_ways(const device::Gemm& gemm, const ProductData& data);
 // The one to take, if it surely pays.
