@@ -197,6 +197,9 @@ def test_short_sequences(size, values, dtype):
     short(2, 1, 70, 300, mask=masked(2, 1, 70, 300), name="masked")
     short(2, 2, 12, 512, mask=floats(2, 12, 500), name="added")
     short(2, 2, 40, 40, lengths=[40, 11], is_causal=1)
+    short(
+        6, 6, 197, 197, mask=floats(197, 197), name="with_fewer_warps"
+    )  # for blocks of all would not be there at once
 
 
 @pytest.mark.parametrize("dtype", HALVES)

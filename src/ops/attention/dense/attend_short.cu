@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "device/device.h"
+#include "device/divide_small.h"
 #include "device/tile_parts.h"
 #include "device/words.h"
 #include "ops/attention/dense/attend_view.h"
@@ -31,13 +32,12 @@ using device::RightTile;
 using device::SumTile;
 using device::Warp;
 
-constexpr int kMostWarps = 8;  // of a block
+constexpr int kMostWarps = 8, kRows = 16;  // of a block: the latter are queries
 
 // Heads of up to kHead values.
 template <class T, int kHead>
 struct AttendShort {
   static constexpr int kMaxThreads = 32 * kMostWarps;
-  static constexpr int kRows = 16;
   static constexpr int kKeys = kHead > 64 ? 16 : 32;  // that a warp has at a time
   static constexpr int kTiles = kKeys / 8, kSteps = kKeys / 16, kChunks = kHead / 32;
   static constexpr int kPart = kHead > 32 ? 8 : 4, kSpans = kHead / (8 * kPart);
@@ -63,6 +63,10 @@ struct AttendShort {
   struct Scores {
     SumTile at[kTiles];
   };
+  // Of the mask, as it lies in memory: it becomes numbers when all else that was asked for is there.
+  struct Masked {
+    uint16_t at[kTiles][4];
+  };
   struct OfRows {
     float at[2];
   };
@@ -75,7 +79,7 @@ struct AttendShort {
   SinkView<T> sinks;
   HeadView<const T> q, k, v;
   HeadView<T> y;
-  device::Divider by_tiles, by_heads, by_group;
+  device::SmallDivider by_tiles, by_heads, by_group;
   int head_size, value_size;
   float scale, softcap;
 
@@ -85,9 +89,9 @@ struct AttendShort {
     int first, rows;  // queries
   };
   DEVICE_FN Place place_of(int64_t block) const {
-    int64_t tile, head, in_group;
-    const int64_t batch = by_heads(by_tiles(block, tile), head);
-    const int first = int(tile) * kRows, left = visible.queries - first;
+    int tile, head, in_group;
+    const int batch = by_heads(by_tiles(int(block), tile), head);
+    const int first = tile * kRows, left = visible.queries - first;
     return {batch, head, by_group(head, in_group), first, left < kRows ? left : kRows};
   }
 
@@ -143,13 +147,14 @@ struct AttendShort {
                          const Place& place, int key, int end) const {
     PerThread<Keys, 32> keys;
     PerThread<Values, 32> values;
-    PerThread<Scores, 32> scores, added;
+    PerThread<Scores, 32> scores;
+    PerThread<Masked, 32> masked;
     PerThread<OfRows, 32> tops;
     warp.apart([&](int lane) {
       load(keys[lane], place, key, end, lane);
       load(values[lane], place, key, end, lane);
       scores[lane] = Scores{};
-      if (visible.mask) load_mask(added[lane], queries[lane], key, end, lane);
+      if (visible.mask) load_mask(masked[lane], queries[lane], key, end, lane);
     });
     UNROLL for (int n = 0; n < kTiles; ++n) {
       UNROLL for (int c = 0; c < kChunks; ++c) {
@@ -162,7 +167,11 @@ struct AttendShort {
                                       [&](int lane) { return device::right_of(keys[lane].at[n][c], half); });
       }
     }
-    warp.apart([&](int lane) { judge(scores[lane], tops[lane], added[lane], queries[lane], key, end, lane); });
+    warp.apart([&](int lane) {
+      scale_and_cap(scores[lane]);
+      if (visible.mask) mask(scores[lane], masked[lane]);
+      judge(scores[lane], tops[lane], queries[lane], key, end, lane);
+    });
     over_quads(warp, tops, [](float a, float c) { return larger_score(a, c); });
     PerThread<LeftTile[kSteps], 32> powers;
     warp.apart([&](int lane) { raise(state[lane], scores[lane], tops[lane], powers[lane]); });
@@ -196,26 +205,48 @@ struct AttendShort {
       }
     }
   }
-  // What the mask adds, on its way beside the keys.
-  DEVICE_FN void load_mask(Scores& to, const Queries& of, int key, int end, int lane) const {
+  // On its way beside the keys. What is out of a query's range need not be there.
+  DEVICE_FN void load_mask(Masked& to, const Queries& of, int key, int end, int lane) const {
+    const int last = end < visible.mask_keys ? end : visible.mask_keys;
+    if (visible.boolean)
+      load_mask(to, static_cast<const uint8_t*>(visible.mask), of, key, last, lane);
+    else
+      load_mask(to, static_cast<const uint16_t*>(visible.mask), of, key, last, lane);
+  }
+  template <class Bits>
+  DEVICE_FN void load_mask(Masked& to, const Bits* from, const Queries& of, int key, int last, int lane) const {
     UNROLL for (int n = 0; n < kTiles; ++n) {
       UNROLL for (int i = 0; i < 4; ++i) {
         const int one = key + 8 * n + device::sum_column(lane, i);
-        to.at[n].at[i] = one < end && one < visible.mask_keys ? visible.added(of.mask[i / 2], one) : kUnseen<float>;
+        to.at[n][i] = one < last ? uint16_t(from[of.mask[i / 2] + int64_t(one) * visible.by_key]) : uint16_t(0);
       }
     }
   }
-  // From products to masked scores, of which a lane's largest go to `tops`.
-  DEVICE_FN void judge(Scores& scores, OfRows& tops, const Scores& added, const Queries& of, int key, int end,
-                       int lane) const {
+  DEVICE_FN void mask(Scores& scores, const Masked& masked) const {
+    const bool boolean = visible.boolean;
+    UNROLL for (int n = 0; n < kTiles; ++n) {
+      UNROLL for (int i = 0; i < 4; ++i) {
+        const uint16_t bits = masked.at[n][i];
+        const float more = boolean ? (bits ? 0.f : kUnseen<float>) : float(std::bit_cast<T>(bits));
+        scores.at[n].at[i] = more == kUnseen<float> ? more : scores.at[n].at[i] + more;
+      }
+    }
+  }
+  DEVICE_FN void scale_and_cap(Scores& scores) const {
+    UNROLL for (int n = 0; n < kTiles; ++n) { UNROLL for (int i = 0; i < 4; ++i) scores.at[n].at[i] *= scale; }
+    if (!(softcap > 0)) return;
+    UNROLL for (int n = 0; n < kTiles; ++n) {
+      UNROLL for (int i = 0; i < 4; ++i) scores.at[n].at[i] = capped(scores.at[n].at[i], softcap);
+    }
+  }
+  // Takes what a query does not see out of its scores, of which a lane's largest go to `tops`.
+  DEVICE_FN static void judge(Scores& scores, OfRows& tops, const Queries& of, int key, int end, int lane) {
     UNROLL for (int e = 0; e < 2; ++e) tops.at[e] = kUnseen<float>;
     UNROLL for (int n = 0; n < kTiles; ++n) {
       UNROLL for (int i = 0; i < 4; ++i) {
         const int e = i / 2, one = key + 8 * n + device::sum_column(lane, i);
-        float score = capped(scores.at[n].at[i] * scale, softcap);
-        if (visible.mask) score = added.at[n].at[i] == kUnseen<float> ? kUnseen<float> : score + added.at[n].at[i];
+        float& score = scores.at[n].at[i];
         if (one >= end || one < of.range[e].first || one >= of.range[e].end) score = kUnseen<float>;
-        scores.at[n].at[i] = score;
         tops.at[e] = larger_score(tops.at[e], score);
       }
     }
@@ -307,39 +338,46 @@ struct AttendShort {
   }
 };
 
-// Of a block: one for as many keys as it has at a time, if they are not too many.
-int64_t warps_for(int64_t keys, int64_t size) {
-  const int64_t at_once = size > 64 ? 16 : 32;
-  return std::min<int64_t>((keys + at_once - 1) / at_once, kMostWarps);
+// Of a block: one for as many keys as it has at a time or, if the blocks are not all there at once then, for twice as
+// many. None if they never are: a library's kernel waits less often for rows that are read again.
+int warps_for(int64_t blocks, int64_t keys, int64_t size, int64_t multiprocessors) {
+  const int64_t at_once = size > 64 ? 16 : 32, room = size > 32 ? 8 : 16;  // warps of a multiprocessor
+  const int64_t most = std::min<int64_t>((keys + at_once - 1) / at_once, kMostWarps);
+  for (const int64_t warps : {most, (most + 1) / 2})
+    if (blocks <= multiprocessors * (room / warps)) return int(warps);
+  return 0;
+}
+int warps_for(const Context& context, const Attend& p) {
+  const int64_t tiles = (p.queries + kRows - 1) / kRows;
+  return warps_for(p.batch * p.heads * tiles, p.keys, std::max(p.head_size, p.value_size),
+                   device::multiprocessors(context.stream().device()));
 }
 
 template <class T, int kHead>
 void run(Context& context, const Attend& p) {
   using Kernel = AttendShort<T, kHead>;
-  const int64_t tiles = (p.queries + Kernel::kRows - 1) / Kernel::kRows, heads = p.batch * p.heads;
-  const int64_t blocks = checked_product(heads, tiles);
-  const int64_t warps = warps_for(p.keys, kHead);
-  const device::Blocks grid{.blocks = blocks,
-                            .threads = int(32 * warps),
-                            .dynamic_bytes = warps * Kernel::kRows * Kernel::kSumsRow * int64_t(sizeof(float))};
+  const int64_t tiles = (p.queries + kRows - 1) / kRows;
+  const int warps = warps_for(context, p);
+  const device::Blocks grid{.blocks = p.batch * p.heads * tiles,
+                            .threads = 32 * warps,
+                            .dynamic_bytes = warps * kRows * Kernel::kSumsRow * int64_t(sizeof(float))};
   device::block_kernel<typename Kernel::Shared>(
       context.stream(), grid,
-      Kernel{VisibleKeysView<T>(p, context.fault()), SinkView<T>(p), p.q, p.k, p.v, p.y, device::Divider(tiles, blocks),
-             device::Divider(p.heads, heads), device::Divider(p.heads / p.kv_heads, p.heads), int(p.head_size),
-             int(p.value_size), float(p.scale), float(p.softcap)});
+      Kernel{VisibleKeysView<T>(p, context.fault()), SinkView<T>(p), p.q, p.k, p.v, p.y,
+             device::SmallDivider(int(tiles)), device::SmallDivider(int(p.heads)),
+             device::SmallDivider(int(p.heads / p.kv_heads)), int(p.head_size), int(p.value_size), float(p.scale),
+             float(p.softcap)});
 }
 
 }  // namespace
 
 bool suits_short(const Context& context, const Attend& p) {
-  // All blocks have to be there at once: a library's kernel waits less often for rows that are read again.
   constexpr int64_t kMostSize = 128, kMostKeys = 512, kMostQueries = int64_t(1) << 24;
   const int64_t size = std::max(p.head_size, p.value_size);
   if ((p.type != Type::f16 && p.type != Type::bf16) || p.scores.data || p.keys == 0 || p.keys > kMostKeys ||
-      p.value_size == 0 || size > kMostSize || p.batch * p.heads > kMostQueries / p.queries)
+      p.value_size == 0 || size > kMostSize || p.batch * p.heads > kMostQueries / p.queries ||
+      warps_for(context, p) == 0)
     return false;
-  const int64_t room = (size <= 32 ? 16 : 8) * int64_t(device::multiprocessors(context.stream().device()));  // warps
-  if (p.batch * p.heads * ((p.queries + 15) / 16) * warps_for(p.keys, size) > room) return false;
   for (const auto& [rows, count] :
        {std::pair{p.q, p.head_size}, {p.k, p.head_size}, {p.v, p.value_size}, {p.y, p.value_size}})
     if (!packs_fit<8, Half>(rows, count)) return false;
