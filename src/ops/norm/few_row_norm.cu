@@ -1,7 +1,5 @@
 #include "ops/norm/few_row_norm.h"
 
-#include <cmath>
-
 #include "device/device.h"
 #include "device/fast_math.h"
 #include "device/prefetch.h"
@@ -36,15 +34,15 @@ struct NormalizeFewRows {
   // Of warps. What there is no warp for is zero.
   struct Shared {
     alignas(16) float squares[kMaxWarps];  // of deviations from the warp's own mean, if the row is centred
-    float mean[kMaxWarps], count[kMaxWarps];
+    alignas(16) float mean[kMaxWarps], count[kMaxWarps];
   };
   struct Moments {
     float mean, squares;
   };
 
   RowNorm norm;
-  float per_value;  // 1 / width
-  int packs;        // of a row
+  float per_value, epsilon;  // 1 / width
+  int packs;                 // of a row
 
   DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
     const int row = int(b.index()), threads = b.size();
@@ -86,31 +84,20 @@ struct NormalizeFewRows {
         s.count[at] = lane == 0 ? count : 0.f;
       });
     });
-    device::for_each_warp(b, [&](const Warp& warp, const Shared& s) {
-      PerThread<Moments, 32> all;
-      if (norm.centred)
-        join(warp, s, all);
-      else
-        warp.lanes([&](int lane) { all[lane] = {0, sum_of(s.squares)}; });
-      warp.lanes([&](int lane) {
-        const int t = 32 * warp.index() + lane;
-        const float mean = all[lane].mean, scale = inverse_root(all[lane].squares * per_value + float(norm.epsilon));
-        store(held[t], row, t, threads, mean, scale);
-        if (t == 0) {
-          write(norm.mean, row, mean);
-          write(norm.inverse_deviation, row, scale);
-        }
-      });
+    b.threads([&](int t, const Shared& s) {
+      const Moments all = joined(s, threads / 32);
+      const float scale = inverse_root<X>(all.squares * per_value + epsilon);
+      store(held[t], row, t, threads, all.mean, scale);
+      if (t == 0) {
+        write(norm.mean, row, all.mean);
+        write(norm.inverse_deviation, row, scale);
+      }
     });
   }
 
  private:
   static constexpr auto add = [](float a, float c) { return a + c; };
   DEVICE_FN static float square(float x) { return x * x; }
-  DEVICE_FN static float inverse_root(float x) {
-    if constexpr (sizeof(X) == 2) return device::fast_inverse_root(x);
-    return 1 / std::sqrt(x);
-  }
 
   // f(k, first value) for each pack of a thread.
   template <class F>
@@ -188,27 +175,32 @@ struct NormalizeFewRows {
       static_cast<float*>(statistics)[row] = value;
   }
 
-  // In four chains, from reads of 16 bytes.
-  DEVICE_FN static float sum_of(const float (&of)[kMaxWarps]) {
-    Pack<float, 4> sums{};
-    UNROLL for (int w = 0; w < kMaxWarps; w += 4) {
-      const auto some = device::load_pack<4>(of + w, true);
+  using Four = Pack<float, 4>;
+  DEVICE_FN static Four four(const float (&of)[kMaxWarps], int warp) { return device::load_pack<4>(of + warp, true); }
+  // Of f(first of four warps), in four chains.
+  template <class F>
+  DEVICE_FN static float sum(int warps, F f) {
+    Four sums{};
+    NO_UNROLL for (int w = 0; w < warps; w += 4) {
+      const Four some = f(w);
       UNROLL for (int i = 0; i < 4; ++i) sums.at[i] += some.at[i];
     }
     return (sums.at[0] + sums.at[1]) + (sums.at[2] + sums.at[3]);
   }
   // The row's mean, and the squares of deviations from it, from those of warps.
-  DEVICE_FN void join(const Warp& warp, const Shared& s, PerThread<Moments, 32>& all) const {
-    PerThread<float, 32> sum, squares;
-    const auto part = [](const float(&of)[kMaxWarps], int lane) { return lane < kMaxWarps ? of[lane] : 0.f; };
-    warp.lanes([&](int lane) { sum[lane] = part(s.mean, lane) * part(s.count, lane); });
-    warp.template reduce_columns<1>([&](int lane) -> float& { return sum[lane]; }, add);
-    warp.lanes([&](int lane) {
-      sum[lane] *= per_value;
-      squares[lane] = part(s.squares, lane) + part(s.count, lane) * square(part(s.mean, lane) - sum[lane]);
+  DEVICE_FN Moments joined(const Shared& s, int warps) const {
+    if (!norm.centred) return {0, sum(warps, [&](int w) { return four(s.squares, w); })};
+    const float mean = per_value * sum(warps, [&](int w) {
+                         Four some = four(s.mean, w), count = four(s.count, w);
+                         UNROLL for (int i = 0; i < 4; ++i) some.at[i] *= count.at[i];
+                         return some;
+                       });
+    const float squares = sum(warps, [&](int w) {
+      Four some = four(s.squares, w), own = four(s.mean, w), count = four(s.count, w);
+      UNROLL for (int i = 0; i < 4; ++i) some.at[i] += count.at[i] * square(own.at[i] - mean);
+      return some;
     });
-    warp.template reduce_columns<1>([&](int lane) -> float& { return squares[lane]; }, add);
-    warp.lanes([&](int lane) { all[lane] = {sum[lane], squares[lane]}; });
+    return {mean, squares};
   }
 };
 
@@ -217,7 +209,7 @@ void normalize(device::StreamRef stream, const RowNorm& norm, int64_t packs) {
   using Kernel = NormalizeFewRows<X, V, kAdds, kKeep>;
   const int64_t threads = (packs + 32 * kKeep - 1) / (32 * kKeep) * 32;
   device::block_kernel<typename Kernel::Shared>(stream, {norm.rows, int(threads)},
-                                                Kernel{norm, 1 / float(norm.width), int(packs)});
+                                                Kernel{norm, 1 / float(norm.width), float(norm.epsilon), int(packs)});
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #include "ops/norm/row_norm.h"
 
-#include <cmath>
+#include <bit>
 #include <type_traits>
 
 #include "device/divide.h"
@@ -27,10 +27,14 @@ struct NormalizeRows {
   using Index = typename Teams::Index;
   static constexpr int kPack = Teams::kPack, kMaxThreads = Teams::kMaxThreads;
   using Kept = std::conditional_t<kAdds, typename Teams::template KeptAs<C>, typename Teams::Kept>;
+  // Scale and bias of a thread's places.
+  struct Asked {
+    typename Teams::template Asked<V> gamma, beta;
+  };
 
   RowNorm norm;
   device::Divider by_skip_rows;
-  C per_value;  // 1 / width
+  C per_value, epsilon;  // 1 / width
 
   // Two passes over the values, since the mean of the squares less the square of the mean cancels; one where nothing is
   // centred.
@@ -40,15 +44,14 @@ struct NormalizeRows {
     if constexpr (std::is_same_v<X, V>) own_y = static_cast<X*>(norm.y);
     const Teams teams(b, x, own_y, norm.rows, norm.width);
     PerThread<Kept, kMaxThreads> kept;
+    PerThread<Asked, kMaxThreads> asked;
     teams.bring(b);
     auto total = Teams::Together::reduce(
         b, C(0),
         [&](int t) {
           const Row row(*this, teams, b, s, t);
-          if constexpr (How::kKeep != 0) {
-            teams.read(b, s, t, kept[t], X(0.f));
-            if constexpr (kAdds) teams.each(t, [&](int k, Index first) { row.add(kept[t].at[k], first); });
-          }
+          if constexpr (Teams::kAsksAhead) ask(teams, row, t, asked[t]);
+          if constexpr (How::kKeep != 0) read(teams, row, b, s, t, kept[t]);
           C all = 0;
           const auto add_up = [&](auto of) {
             teams.each_slot(t, [&](int k, Index first) {
@@ -92,24 +95,28 @@ struct NormalizeRows {
     b.threads([&](int t, Shared& s) {
       const Row row(*this, teams, b, s, t);
       const C mean = norm.centred ? total[t] * per_value : C(0);
-      const C scale = C(1) / std::sqrt(squares[t] * per_value + C(norm.epsilon));
+      const C scale = inverse_root<X>(squares[t] * per_value + epsilon);
       if (teams.has_row(t) && Teams::Together::lane(t) == 0) {
         write(norm.mean, row.index, mean);
         write(norm.inverse_deviation, row.index, scale);
       }
-      const V* gammas = static_cast<const V*>(norm.gamma.data) + row.index * norm.gamma.step;
-      const V* betas = static_cast<const V*>(norm.beta.data);
-      if (betas) betas += row.index * norm.beta.step;
+      const V *const gammas = row.gammas(*this), *const betas = row.betas(*this);
       V* y;
       if constexpr (std::is_same_v<X, V>)
         y = teams.target(b, s, t);
       else
         y = static_cast<V*>(norm.y) + row.index * norm.width;
+      const auto pack = [&](const auto& ahead, const V* from, int k, Index first) {
+        if constexpr (Teams::kAsksAhead)
+          return std::bit_cast<Pack<V, kPack>>(ahead.at[k]);
+        else
+          return teams.load(t, from, k, first);
+      };
       const auto put = [&](auto offset_of) {
         teams.each(t, [&](int k, Index first) {
           C values[kPack];
           row.take(values, kept[t].at[k], first);
-          const auto gamma = teams.load(t, gammas, k, first);
+          const auto gamma = pack(asked[t].gamma, gammas, k, first);
           const auto beta = offset_of(k, first);
           Pack<V, kPack> out;
           UNROLL for (int j = 0; j < kPack; ++j) out.at[j] =
@@ -118,7 +125,7 @@ struct NormalizeRows {
         });
       };
       if (betas)
-        put([&](int k, Index first) { return teams.load(t, betas, k, first); });
+        put([&](int k, Index first) { return pack(asked[t].beta, betas, k, first); });
       else
         put([&](int, Index) { return Pack<C, kPack>{}; });
     });
@@ -142,6 +149,13 @@ struct NormalizeRows {
         bias = static_cast<const X*>(norm.bias);
       }
     }
+    DEVICE_FN const V* gammas(const NormalizeRows& kernel) const {
+      return static_cast<const V*>(kernel.norm.gamma.data) + index * kernel.norm.gamma.step;
+    }
+    DEVICE_FN const V* betas(const NormalizeRows& kernel) const {
+      const V* const all = static_cast<const V*>(kernel.norm.beta.data);
+      return all ? all + index * kernel.norm.beta.step : nullptr;
+    }
     template <class K>
     DEVICE_FN void take(C (&values)[kPack], const K& kept, int64_t first) const {
       Teams::take(values, kept, x + first);
@@ -155,6 +169,27 @@ struct NormalizeRows {
       UNROLL for (int j = 0; j < kPack; ++j) values[j] += C(more.at[j]);
     }
   };
+
+  DEVICE_FN void ask(const Teams& teams, const Row& row, int t, Asked& asked) const {
+    teams.ask(t, row.gammas(*this), asked.gamma);
+    if (norm.beta.data) teams.ask(t, row.betas(*this), asked.beta);
+  }
+  // Reads what is kept, and adds up; what there is room for is asked for at once.
+  DEVICE_FN void read(const Teams& teams, const Row& row, Block& b, const Shared& s, int t, Kept& kept) const {
+    if constexpr (kAdds && Teams::kAsksAhead) {
+      typename Teams::template Asked<X> skip = {}, bias = {};
+      if (row.skip) teams.ask(t, row.skip, skip);
+      if (row.bias) teams.ask(t, row.bias, bias);
+      teams.read(b, s, t, kept, X(0.f));
+      teams.each(t, [&](int k, Index) {
+        Row::add(kept.at[k], std::bit_cast<Pack<X, kPack>>(skip.at[k]));
+        Row::add(kept.at[k], std::bit_cast<Pack<X, kPack>>(bias.at[k]));
+      });
+    } else {
+      teams.read(b, s, t, kept, X(0.f));
+      if constexpr (kAdds) teams.each(t, [&](int k, Index first) { row.add(kept.at[k], first); });
+    }
+  }
 
   DEVICE_FN void write(void* statistics, int64_t row, C value) const {
     if (!statistics) return;
@@ -173,7 +208,8 @@ void normalize(StreamRef stream, const RowNorm& norm) {
   const bool whole = is_whole<X, V>(norm);
   const auto launch = [&]<class How>(device::Blocks grid) {
     using Kernel = NormalizeRows<X, V, C, kAdds, How>;
-    device::block_kernel<typename Kernel::Shared>(stream, grid, Kernel{norm, by_skip_rows, C(1) / C(norm.width)});
+    device::block_kernel<typename Kernel::Shared>(stream, grid,
+                                                  Kernel{norm, by_skip_rows, C(1) / C(norm.width), C(norm.epsilon)});
   };
   if constexpr (kPlain && sizeof(C) != 8) {
     const int64_t packs = most_packs<X>(norm.width);

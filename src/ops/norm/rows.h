@@ -75,6 +75,12 @@ class RowTeams {
   // As it is computed with unless that were many registers.
   static constexpr bool kKeepsComputed = kKeep != 0 && kKeep * kPack <= (How::kStaged ? kStagedSlots<T> : 16);
   using Kept = std::conditional_t<kKeepsComputed, KeptAs<C>, KeptRaw>;
+  // Whether there are registers for packs of other rows, so that all are on their way at once.
+  static constexpr bool kAsksAhead = !How::kStaged && kKeep != 0 && kKeep <= (How::kLanes ? 4 : 1);
+  template <class V>
+  struct Asked {
+    RawPack<V, kPack> at[kAsksAhead ? kKeep : 1];
+  };
 
   DEVICE_FN RowTeams(const Block& b, const T* x, T* y, int64_t rows, int64_t width)
       : width_(Index(width)), lanes_(Together::size(b)) {
@@ -132,11 +138,19 @@ class RowTeams {
     each_slot(t, [&](int k, Index) { take(kept.at[k], raw.at[k], nullptr); });
   }
 
+  // The packs of another row at the places of the thread's own.
+  template <class V>
+  DEVICE_FN void ask(int t, const V* row, Asked<V>& asked) const {
+    each(t, [&](int k, Index first) { asked.at[k] = *reinterpret_cast<const RawPack<V, kPack>*>(row + first); });
+  }
+
   // A pack of what was kept or, if nothing is, from where it comes.
   template <class Computed, class V>
   DEVICE_FN static void take(Computed (&values)[kPack], const V (&kept)[kPack], const T* from) {
-    if constexpr (kKeep == 0) return take_pack(values, device::load_pack<kPack>(from, true));
-    UNROLL for (int j = 0; j < kPack; ++j) values[j] = Computed(kept[j]);
+    if constexpr (kKeep == 0)
+      take_pack(values, device::load_pack<kPack>(from, true));
+    else
+      UNROLL for (int j = 0; j < kPack; ++j) values[j] = Computed(kept[j]);
   }
   template <class Computed>
   DEVICE_FN static void take(Computed (&values)[kPack], const Raw& kept, const T* from) {

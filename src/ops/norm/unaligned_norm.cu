@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <numeric>
 
 #include "device/device.h"
-#include "device/fast_math.h"
 #include "device/warp.h"
 #include "ops/dispatch.h"
+#include "ops/norm/row_norm_types.h"
 #include "ops/norm/unaligned_rows.h"
 
 namespace encore::ops {
@@ -99,7 +98,7 @@ struct NormalizeUnalignedRows {
         });
         warp.template reduce_columns<1>([&](int lane) -> float& { return squares[lane]; }, Plus());
         warp.lanes([&](int lane) {
-          const float scale = inverse_root(squares[lane] * per_value + epsilon);
+          const float scale = inverse_root<T>(squares[lane] * per_value + epsilon);
           if (lane == 0) {
             write(norm.mean, row, sum[lane] * per_value);
             write(norm.inverse_deviation, row, scale);
@@ -112,10 +111,6 @@ struct NormalizeUnalignedRows {
 
  private:
   DEVICE_FN const T* begin(int64_t row) const { return static_cast<const T*>(norm.x) + row * width; }
-  DEVICE_FN static float inverse_root(float x) {
-    if constexpr (sizeof(T) == 2) return device::fast_inverse_root(x);
-    return 1.f / std::sqrt(x);
-  }
   // `before`: values between an aligned address and a row. A row has more packs than a warp has lanes.
   DEVICE_FN Part part(int before, int lane) const {
     Part own;

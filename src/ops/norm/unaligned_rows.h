@@ -166,6 +166,9 @@ class RowTeams<T, Unaligned<kLanes, kKeep_>> {
   struct Kept {
     Raw at[kKeep];
   };
+  static constexpr bool kAsksAhead = false;
+  template <class>
+  struct Asked {};
 
   DEVICE_FN RowTeams(const Block& b, const T* x, T* y, int64_t rows, int64_t width)
       : x_(x), y_(y), rows_(rows), first_row_(b.index() * (b.size() / Together::size(b))), width_(int(width)) {}
