@@ -21,6 +21,7 @@ constexpr Pass kPasses[] = {
     {"casts", nullptr, drop_casts, false},
     {"transposes", nullptr, join_transposes, false},
     {"shapes", nullptr, read_shape_before_turn, false},
+    {"whole_gathers", nullptr, open_gather, false},
     {"identities", nullptr, drop_identity, false},
     {"same", nullptr, share_result, false},
     {"last_keys", "a count of keys", join_last_keys, false},

@@ -167,6 +167,8 @@ void turn_rows_elsewhere(Match& match, int step);
 void join_transposes(Match& match, int second);
 // What is turned for its shape alone is not.
 void read_shape_before_turn(Match& match, int shape);
+// A Gather of all that there is in its order gives it another shape.
+void open_gather(Match& match, int gather);
 // Who reads what Identity makes, a Pad by nothing, a Slice of all, or a Resize to the same size, can read what it is
 // made of.
 void drop_identity(Match& match, int identity);
