@@ -50,6 +50,7 @@ ACCEPTED = [
     ),
     Accepted("Attention", REFUSED, "the CPU EP overlooks lengths of batches that there are not", has_other_lengths),
     Accepted("Attention", DECLINED, "a scale that is none", says("it must be above zero and finite")),
+    Accepted("Attention", DECLINED, "a cap below zero, or none", says("it must be finite and not negative")),
     Accepted("LinearAttention CausalConvWithState", SERVED, "the CPU EP keeps one state alone", says("state_w")),
     Accepted(
         "Attention RotaryEmbedding",

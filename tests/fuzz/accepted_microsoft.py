@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 from accepted import DECLINED, REFUSED, SERVED, VALUES, Accepted
-from symptoms import beside_largest, says
+from symptoms import beside_largest, says, trembles
 from symptoms_of_attention import (
     believes_lengths,
     does_not_normalize,
@@ -219,5 +219,6 @@ ACCEPTED = [
     Accepted("Inverse", VALUES, "what is almost singular keeps few digits", almost_singular),
     Accepted("QMoE", VALUES, "the CPU EP normalizes weights in any case", does_not_normalize),
     Accepted("QMoE", REFUSED, "the same", says("cannot be packed for a GPU")),
+    Accepted("MoE", VALUES, "of halves what a gate cuts from was rounded, as the reference's is not", trembles),
     Accepted("MoE QMoE", SERVED, "the CPU EP has factors side by side only", says("only supports interleaved SwiGLU")),
 ]

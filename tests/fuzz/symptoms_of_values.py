@@ -231,13 +231,22 @@ def beyond_doubles(finding):
     return large[0] | large[1]
 
 
+def _steps(finding):
+    """Of a Loop or a Scan, as many as there are rows."""
+    node, rows = finding.node, contents(finding, -1)
+    if node.op == "Loop":
+        return max(1, int(contents(finding).max())) if node.inputs[0] else 1
+    return rows.shape[node.attrs.get("scan_input_axes", [0])[0]]
+
+
 def rounded_on_the_way(finding):
-    """Halves that are no whole numbers, apart by a rounding of the largest for each step."""
+    """Halves that are no whole numbers, apart by what a rounding of the largest for each step adds up to."""
     kind = finding.node.inputs[-1].type
     if kind not in ("float16", "bfloat16"):
         return False
     most = max(np.abs(array).max(initial=0) for array in [finding.wanted, *floats(finding)])
-    return gap(finding) <= 4 * most * {"float16": 2.0**-11, "bfloat16": 2.0**-8}[kind]
+    rounding = most * {"float16": 2.0**-11, "bfloat16": 2.0**-8}[kind]
+    return gap(finding) <= rounding * max(4, 2 * np.sqrt(_steps(finding)))
 
 
 def drops(finding):

@@ -235,6 +235,25 @@ PLANTED = {
         None,
         (0, 1, 1),
     ),
+    "GRU": (
+        lambda: made_case(
+            "GRU", *[(numbers(*shape) / 4, "float16") for shape in ((2, 3, 4), (1, 15, 4), (1, 15, 5))], hidden_size=5
+        ),
+        None,
+        (1, 0, 2, 4),
+    ),
+    "MoE": (
+        lambda: made_case(
+            "MoE",
+            *[(numbers(*shape), "bfloat16") for shape in ((3, 4), (3, 2), (2, 5, 4))],
+            None,
+            (numbers(2, 4, 5), "bfloat16"),
+            domain=MICROSOFT,
+            activation_type="silu",
+        ),
+        None,
+        (1, 3),
+    ),
     "ReduceLogSum": (lambda: made_case("ReduceLogSum", abs(numbers(3, 4)), opset=13, axes=[1], keepdims=0), None, (1,)),
 }
 
@@ -325,6 +344,16 @@ def test_a_lost_claim_is_found_where_the_cpu_has_no_kernel(monkeypatch):
     monkeypatch.setattr(trial.encore_session, "make_session", on_cpu)
     finding = trial.try_case(case).finding
     assert finding and finding.kind == DECLINED and "the CPU EP has no kernel" in finding.text
+
+
+@needs_a_sturdy_reference
+def test_a_declined_node_reads_new_contents_of_what_is_bound():
+    case = made_case("MaxPool", numbers(2, 3, 4), kernel_shape=[1], strides=[2**62])
+    session = trial._Session(case, case.made())
+    (x,), (y,) = case.feeds(), case.made()
+    session.bind({x.name: x.array}, {y.name: y.array})
+    for array in (x.array, -x.array):
+        np.testing.assert_array_equal(session.run_bound({x.name: array})[y.name], array[..., :1])
 
 
 @needs_a_sturdy_reference
