@@ -192,7 +192,7 @@ ACCEPTED = [
     Accepted("Hardmax", VALUES, "the CPU EP passes over NaN, which ONNX's ArgMax chooses", chooses_nan),
     Accepted(LOSSES, VALUES, "the mean of nothing", loses_nothing),
     Accepted("SoftmaxCrossEntropyLoss", VALUES, "of what is no number, or infinite, no loss is known", no_number),
-    Accepted("Celu", VALUES, "a slope that is no number is one of numbers below zero alone", no_slope),
+    Accepted("Celu Elu", VALUES, "a slope that is no number is one of numbers below zero alone", no_slope),
     Accepted("Pow", VALUES, "a power beyond the integers is open, and the CPU EP's is a double's", power_overflows),
     Accepted("Dropout", VALUES, "what is dropped in training is random", drops, drawn=True),
     Accepted(
