@@ -59,6 +59,12 @@ ACCEPTED = [
         says("scale must be greater than 0", "rotary_embedding_dim_attr >= 0"),
     ),
     Accepted(
+        "RotaryEmbedding",
+        REFUSED,
+        "of an odd number of elements the function's body makes no pairs",
+        lambda f: f.node.attrs.get("rotary_embedding_dim", 0) % 2 == 1 and says("_inlfunc_RotaryEmbedding")(f),
+    ),
+    Accepted(
         "Attention",
         SERVED,
         "the function's body pads no masks without dimensions",

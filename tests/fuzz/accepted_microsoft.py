@@ -103,7 +103,7 @@ ACCEPTED = [
         says("vocab_sizes must be positive", "must fit in the id type", "head_offsets must be non-negative"),
     ),
     Accepted(
-        "BranchwiseRMSNorm HyperConnectionPreMix HyperConnectionPostMix GatedAdd QMoE",
+        "BranchwiseRMSNorm HyperConnectionPreMix HyperConnectionPostMix GatedAdd MoE QMoE",
         SERVED,
         "the CPU EP refuses rows of nothing",
         says(

@@ -443,7 +443,15 @@ ACCEPTED = [
             len(f.node.attrs["base_values"]) != f.node.attrs["n_targets"] and says("tree_ensemble_attribute.h")(f)
         ),
     ),
-    Accepted("TreeEnsemble", DECLINED, "an ensemble of no trees", says("there is no tree")),
+    Accepted(
+        "TreeEnsemble",
+        DECLINED,
+        "an ensemble of no trees, of which the CPU EP looks at no leaves",
+        lambda f: f.node.attrs["tree_roots"] == [],
+    ),
+    Accepted(
+        "TreeEnsemble", SERVED, "two ways lead to one node, but not for the CPU EP", says("transformInputOneTree")
+    ),
     Accepted(
         "TreeEnsemble TreeEnsembleRegressor TreeEnsembleClassifier",
         SERVED,
