@@ -158,7 +158,7 @@ def _beyond_magnitude(reference, i, arrays, name, got, wanted):
     relative, _ = allowed(PROPOSALS[reference.node.domain, reference.node.op], name)
     with np.errstate(all="ignore"):
         try:
-            scale = rounded(reference.of_others(_positive(reference.node, arrays))[i], name).astype(np.float64)
+            scale = np.abs(rounded(reference.of_others(_positive(reference.node, arrays))[i], name).astype(np.float64))
         except (Refused, Unknown):
             return True
         near = abs(got.astype(np.float64) - wanted) <= 2 * relative * scale

@@ -1,5 +1,6 @@
 """Faults are planted where a difference from the CPU EP is accepted, and the fuzzer finds them."""
 
+import compare
 import compose
 import floor
 import fuzz
@@ -295,6 +296,17 @@ def test_a_second_output_is_looked_at_behind_one_that_is_excused(plant):
     assert trial.try_case(make()).accepted
     plant(spoil)
     assert trial.try_case(make()).finding
+
+
+@needs_a_sturdy_reference
+def test_terms_are_as_large_whatever_the_sign_of_their_sum():
+    a, b = np.array([[4e3, -4e3, 1e-3]], np.float32), np.array([[1.1], [1.1], [1]], np.float32)
+    make = lambda alpha: made_case("FusedMatMul", a, b, domain=MICROSOFT, alpha=alpha)
+    for alpha in (1.0, -1.0):
+        (reference,) = make(alpha).references
+        arrays = {value.name: value.array for value in make(alpha).feeds() + make(alpha).constants()}
+        wanted = reference(arrays)[0]
+        assert not compare._wrong(reference, arrays, 0, wanted + np.float32(1e-2), wanted).any()
 
 
 # ---- sizes
