@@ -80,6 +80,7 @@ ACCEPTED = [
     ),
     Accepted("QGemm", SERVED, "a zero point and its scale in any shapes", says("should have same shape size")),
     Accepted("DynamicQuantizeLSTM", SERVED, "R tells the hidden size, too", says("hidden_size")),
+    Accepted("Binarizer", SERVED, "what is no number is not above the threshold", says("is NaN")),
     Accepted("ArrayFeatureExtractor", SERVED, "negative indices count from the end", says("must be in [0")),
     Accepted("ArrayFeatureExtractor", SERVED, "the CPU EP refuses to take nothing", says("num_indices = 0")),
     Accepted("LinearClassifier LinearRegressor", DECLINED, "more coefficients, or fewer", says("coefficients for")),

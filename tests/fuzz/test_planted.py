@@ -286,6 +286,15 @@ def test_nan_is_found_beside_a_large_number(plant):
 
 
 @needs_a_sturdy_reference
+@pytest.mark.parametrize("row", [0, 1])
+def test_the_logarithm_of_what_cancels_out_may_be_nan(row, plant):
+    x = np.array([[1, 1e-9, -1], [1, 2, 3]], np.float32)
+    plant(lambda array: with_nan(array, *[(row, 0)] * (array.shape == (2, 1))))
+    finding = trial.try_case(made_case("ReduceLogSum", x, opset=13, axes=[1])).finding
+    assert (finding is None) == (row == 0)
+
+
+@needs_a_sturdy_reference
 def test_a_second_output_is_looked_at_behind_one_that_is_excused(plant):
     def spoil(array):
         return array + 1 if array.dtype == np.int64 else array
