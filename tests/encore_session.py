@@ -226,6 +226,8 @@ class Bound:
         """Runs with new contents, if given, in the same memory; the outputs as arrays by name."""
         for name, array in (feeds or {}).items():
             self.inputs[name].update_inplace(np.asarray(array, order="C"))
+            # What a node on the CPU reads is copied there when it is bound.
+            self.binding.bind_ortvalue_input(name, self.inputs[name])
         options = run_options(graph_id, **entries) if graph_id is not None or entries else None
         self.session.run_with_iobinding(self.binding, options)
         return {name: value.numpy() for name, value in self.outputs.items()}

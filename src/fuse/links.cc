@@ -50,16 +50,18 @@ std::optional<Part> split_of(const Match& match, const Step& step, int v) {
   const auto axis = dims ? counted_from_first(step.node->get_int("axis", 0), dims->size()) : std::nullopt;
   if (!axis) return std::nullopt;
   const ShapeSymbols symbols(match);
-  int64_t begin = 0;
+  Part part{step.inputs[0], int(*axis), 0, 0, (*dims)[*axis]};
+  int64_t end = 0;
   for (size_t i = 0; i < step.outputs.size(); ++i) {
     const int made = step.outputs[i];
     const auto of = made < 0 ? symbols.made_by(step, i) : match.value(made).dims;
-    if (!of || (*of)[*axis] < 0) return std::nullopt;
-    const int64_t end = begin + (*of)[*axis];
-    if (made == v) return Part{step.inputs[0], int(*axis), begin, end, (*dims)[*axis]};
-    begin = end;
+    if (!of || (*of)[*axis] < 0 || (*of)[*axis] > part.size - end) return std::nullopt;
+    const int64_t begin = end;
+    end += (*of)[*axis];
+    if (made == v) part.begin = begin, part.end = end;
   }
-  return std::nullopt;
+  if (end != part.size) return std::nullopt;  // only the Split itself tells that its sizes do not add up
+  return part;
 }
 
 }  // namespace

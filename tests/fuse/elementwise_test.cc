@@ -91,6 +91,21 @@ out a
   EXPECT_NE(made.find("Tanh(a)"), made.npos) << made;
 }
 
+TEST(Elementwise, PartsThatMayNotAddUpAreMade) {
+  const auto split_of = [](const char* x) {
+    return after("elementwise", std::string("in x: f32[") + x + R"(]
+const sizes: i64[2] = [4, 2]
+a: f32[4, 8], b: f32[2, 8] = Split@13(x, sizes)
+y: f32[4, 8] = Tanh(a)
+z: f32[2, 8] = Exp(b)
+out y
+out z
+)");
+  };
+  EXPECT_NE(split_of("6, 8").find("part x0 along"), std::string::npos);
+  for (const char* x : {"n, 8", "7, 8", "5, 8"}) EXPECT_EQ(split_of(x).find("part x0 along"), std::string::npos) << x;
+}
+
 constexpr const char* kJoined = R"(in x: f16[n, 8]
 in y: f16[n, 16]
 in row: f16[24]

@@ -50,12 +50,19 @@ ACCEPTED = [
     ),
     Accepted("Attention", REFUSED, "the CPU EP overlooks lengths of batches that there are not", has_other_lengths),
     Accepted("Attention", DECLINED, "a scale that is none", says("it must be above zero and finite")),
+    Accepted("Attention", DECLINED, "a cap below zero, or none", says("it must be finite and not negative")),
     Accepted("LinearAttention CausalConvWithState", SERVED, "the CPU EP keeps one state alone", says("state_w")),
     Accepted(
         "Attention RotaryEmbedding",
         SERVED,
         "onnxruntime takes the function's body",
         says("scale must be greater than 0", "rotary_embedding_dim_attr >= 0"),
+    ),
+    Accepted(
+        "RotaryEmbedding",
+        REFUSED,
+        "of an odd number of elements the function's body makes no pairs",
+        lambda f: f.node.attrs.get("rotary_embedding_dim", 0) % 2 == 1 and says("_inlfunc_RotaryEmbedding")(f),
     ),
     Accepted(
         "Attention",

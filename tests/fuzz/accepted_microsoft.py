@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 from accepted import DECLINED, REFUSED, SERVED, VALUES, Accepted
-from symptoms import beside_largest, says
+from symptoms import beside_largest, says, trembles
 from symptoms_of_attention import (
     believes_lengths,
     does_not_normalize,
@@ -80,6 +80,7 @@ ACCEPTED = [
     ),
     Accepted("QGemm", SERVED, "a zero point and its scale in any shapes", says("should have same shape size")),
     Accepted("DynamicQuantizeLSTM", SERVED, "R tells the hidden size, too", says("hidden_size")),
+    Accepted("Binarizer", SERVED, "what is no number is not above the threshold", says("is NaN")),
     Accepted("ArrayFeatureExtractor", SERVED, "negative indices count from the end", says("must be in [0")),
     Accepted("ArrayFeatureExtractor", SERVED, "the CPU EP refuses to take nothing", says("num_indices = 0")),
     Accepted("LinearClassifier LinearRegressor", DECLINED, "more coefficients, or fewer", says("coefficients for")),
@@ -103,7 +104,7 @@ ACCEPTED = [
         says("vocab_sizes must be positive", "must fit in the id type", "head_offsets must be non-negative"),
     ),
     Accepted(
-        "BranchwiseRMSNorm HyperConnectionPreMix HyperConnectionPostMix GatedAdd QMoE",
+        "BranchwiseRMSNorm HyperConnectionPreMix HyperConnectionPostMix GatedAdd MoE QMoE",
         SERVED,
         "the CPU EP refuses rows of nothing",
         says(
@@ -219,5 +220,6 @@ ACCEPTED = [
     Accepted("Inverse", VALUES, "what is almost singular keeps few digits", almost_singular),
     Accepted("QMoE", VALUES, "the CPU EP normalizes weights in any case", does_not_normalize),
     Accepted("QMoE", REFUSED, "the same", says("cannot be packed for a GPU")),
+    Accepted("MoE", VALUES, "of halves what a gate cuts from was rounded, as the reference's is not", trembles),
     Accepted("MoE QMoE", SERVED, "the CPU EP has factors side by side only", says("only supports interleaved SwiGLU")),
 ]

@@ -101,6 +101,7 @@ ACCEPTED = [
     Accepted(
         "AffineGrid", SERVED, "the CPU EP counts the size's first dimension", says("length of size should be 4 or 5")
     ),
+    Accepted("AffineGrid", SERVED, "a size in any shape", says("must be a 1-D tensor")),
     Accepted("DFT", SERVED, "an empty signal is one of zeros", says("signal dimension must be greater than zero")),
     Accepted("MelWeightMatrix", REFUSED, "no band lies between edges that are turned", says("the edges are")),
     Accepted("MelWeightMatrix", REFUSED, "a negative length", says("dft_length is -")),
@@ -148,7 +149,7 @@ ACCEPTED = [
     Accepted(POOLS, SHAPE, "the CPU EP pads to the same size as if there were no dilation", dilated),
     Accepted("Conv ConvInteger", REFUSED, "the CPU EP slides kernels of nothing", says("of the kernel is 0")),
     Accepted(
-        "Conv ConvTransposeWithDynamicPads",
+        "Conv ConvTranspose ConvTransposeWithDynamicPads",
         SERVED,
         "exporters write an empty list for what they don't give",
         says("kernel_shape: {} W"),
@@ -260,6 +261,7 @@ ACCEPTED = [
         "nothing is spatial",
         says("Input dimension cannot be less than 3"),
     ),
+    Accepted("InstanceNormalization", SERVED, "the same", says("number of dimensions is less than 3")),
     Accepted("Softmax LogSoftmax Hardmax", SERVED, "all is one row, or each a row of its own", says("IsAxisInRange")),
     Accepted(
         "Softmax LogSoftmax Hardmax", REFUSED, "the CPU EP overflows at an axis far below zero", says("is outside [-")
@@ -278,6 +280,7 @@ ACCEPTED = [
     Accepted("Pad", REFUSED, "the CPU EP reflects what has nothing beside its edge", says("beside the edge")),
     Accepted("Pad", SERVED, "the CPU EP pads no scalars, not even by nothing", lambda f: contents(f).ndim == 0),
     Accepted("Pad", SERVED, "the CPU EP wraps no empty tensor, not even by nothing", says("Unexpected mode of 3")),
+    Accepted("Pad", SERVED, "axes in any shape", lambda f: len(f.node.inputs) > 3 and contents(f, 3).ndim != 1),
     Accepted("Slice", SERVED, "of a scalar nothing is cut", says("Cannot slice scalars")),
     Accepted(
         "RMSNormalization",
@@ -315,7 +318,7 @@ ACCEPTED = [
         "GroupNormalization",
         REFUSED,
         "the function's body broadcasts its parameters, and divides nothing into groups",
-        says("bias has shape", "scale has shape", "cannot be divided by num_groups"),
+        says("bias has shape", "scale has shape", "cannot be divided by num_groups", "it needs batch and channels"),
     ),
     Accepted("CenterCropPad", REFUSED, "a negative size", says("is negative")),
     Accepted(
@@ -417,17 +420,21 @@ ACCEPTED = [
     Accepted("ReverseSequence", DECLINED, "axes that there are not", says("one must be 0, the other 1")),
     Accepted("GlobalLpPool LpPool", DECLINED, "a power that is none", says("p is ")),
     Accepted("LSTM GRU RNN", DECLINED, "a bound below zero", says("clip is ")),
+    Accepted("BatchNormalization", DECLINED, "a mode that is neither", says("it must be 0 or 1")),
     Accepted("Celu", DECLINED, "a slope of zero, by which it divides", says("alpha is 0")),
     Accepted("Resize", DECLINED, "cubic interpolation of integers", says("only of floating-point types")),
     Accepted(
-        "Conv ConvInteger QLinearConv FusedConv MaxPool AveragePool LpPool",
+        "Conv ConvInteger QLinearConv FusedConv MaxPool AveragePool QLinearAveragePool LpPool MaxUnpool",
         DECLINED,
         "steps and pads that there are not",
         says("strides h", "dilations h", "pads h"),
     ),
     Accepted("MaxPool", DECLINED, "a window that no image has", says("kernel_shape holds")),
     Accepted(
-        "TreeEnsemble", DECLINED, "leaves that there are not, behind which the CPU EP reads", says("is not there")
+        "TreeEnsemble TreeEnsembleRegressor TreeEnsembleClassifier",
+        DECLINED,
+        "nodes and leaves that there are not, behind which the CPU EP reads",
+        says("is not there"),
     ),
     Accepted(
         "TreeEnsembleRegressor",
@@ -436,6 +443,21 @@ ACCEPTED = [
         lambda f: (
             len(f.node.attrs["base_values"]) != f.node.attrs["n_targets"] and says("tree_ensemble_attribute.h")(f)
         ),
+    ),
+    Accepted(
+        "TreeEnsemble",
+        DECLINED,
+        "an ensemble of no trees, of which the CPU EP looks at no leaves",
+        lambda f: f.node.attrs["tree_roots"] == [],
+    ),
+    Accepted(
+        "TreeEnsemble", SERVED, "two ways lead to one node, but not for the CPU EP", says("transformInputOneTree")
+    ),
+    Accepted(
+        "TreeEnsemble TreeEnsembleRegressor TreeEnsembleClassifier",
+        SERVED,
+        "a vector is a row, of which the CPU EP counts one feature before it looks at the others",
+        lambda f: f.node.inputs[0].array.ndim == 1 and says("tree_ensemble_common.h")(f),
     ),
     Accepted("TreeEnsembleRegressor", DECLINED, "a leaf that weighs nothing", says("a leaf has no weight")),
     Accepted("SVMRegressor", DECLINED, "fewer support vectors than none", says("support vectors")),

@@ -11,6 +11,7 @@ from symptoms import (
     has_nan,
     no_number,
     of_nothing,
+    trembles,
 )
 from symptoms_of_images import (
     at_a_tie,
@@ -20,6 +21,7 @@ from symptoms_of_images import (
     on_the_edge,
     pads_the_same,
     smooths_as_floats,
+    smooths_what_it_crops,
 )
 from symptoms_of_nan import (
     bounds_nan,
@@ -190,7 +192,7 @@ ACCEPTED = [
     Accepted("Hardmax", VALUES, "the CPU EP passes over NaN, which ONNX's ArgMax chooses", chooses_nan),
     Accepted(LOSSES, VALUES, "the mean of nothing", loses_nothing),
     Accepted("SoftmaxCrossEntropyLoss", VALUES, "of what is no number, or infinite, no loss is known", no_number),
-    Accepted("Celu", VALUES, "a slope that is no number is one of numbers below zero alone", no_slope),
+    Accepted("Celu Elu", VALUES, "a slope that is no number is one of numbers below zero alone", no_slope),
     Accepted("Pow", VALUES, "a power beyond the integers is open, and the CPU EP's is a double's", power_overflows),
     Accepted("Dropout", VALUES, "what is dropped in training is random", drops, drawn=True),
     Accepted(
@@ -229,6 +231,7 @@ ACCEPTED = [
     ),
     Accepted("ReduceProd", VALUES, "a product that passes infinity stays there or not", overflows_on_the_way),
     Accepted("Resize", VALUES, "the CPU EP doesn't crop along an axis that keeps its size", crops_what_keeps_its_size),
+    Accepted("Resize", VALUES, "the same, with antialias", smooths_what_it_crops),
     Accepted(
         "Resize",
         VALUES,
@@ -295,12 +298,6 @@ ACCEPTED = [
     Accepted("ScatterND ScatterElements", VALUES, "products in another order", multiplies_beyond_numbers),
     Accepted("FusedConv", VALUES, "the CPU EP's Tanh or Clip of what is no number is a bound", bounds_nan),
     Accepted("FusedConv", VALUES, "a vast slope enlarges what was rounded", slopes_vastly),
-    Accepted(
-        "BatchNormalization",
-        VALUES,
-        "the CPU EP takes the low bits of training_mode",
-        lambda f: abs(f.node.attrs.get("training_mode", 0)) >= 2**31 and as_of(f, training_mode=1),
-    ),
     Accepted("DynamicQuantizeLinear", VALUES, "numbers that are none have no range", no_number),
     Accepted(
         "DynamicQuantizeLinear", VALUES, "a range so small that its scale is 0 has no place for zero", has_no_range
@@ -333,6 +330,7 @@ ACCEPTED = [
         "a gate that has no bound has states grow until no digit of them is certain",
         grows_without_bound,
     ),
+    Accepted("LSTM GRU RNN", VALUES, "weights far beyond one enlarge each step's rounding of halves", trembles),
     Accepted(
         "DFT",
         VALUES,

@@ -71,12 +71,13 @@ def _wrong(reference, arrays, i, got, wanted):
 
 def _stray(reference, arrays, i, got, wanted):
     """Where there is a NaN that should not be, and neither NaN nor infinity, nor a number whose square is infinite,
-    has a part in what should be there. A mean of nothing may be one, and a product that passes infinity on its way to
-    zero."""
+    has a part in what should be there. A mean of nothing may be one, a product that passes infinity on its way to zero,
+    and the logarithm of what should be zero."""
     stray = _wrong_nan(got, wanted)
     if not stray.any() or any(arrays[value.name].size == 0 for value in reference.node.reads()):
         return stray & False
-    return stray & ~reached(reference, arrays, i, _is_extreme) & ~_overflows(reference, arrays, i)
+    stray = stray & ~_overflows(reference, arrays, i) & ~_vanishes(reference, arrays, i, wanted)
+    return stray & ~reached(reference, arrays, i, _is_extreme)
 
 
 def _overflows(reference, arrays, i):
@@ -87,6 +88,18 @@ def _overflows(reference, arrays, i):
     with np.errstate(all="ignore"):
         try:
             return np.isinf(reference.of_others(_positive(node, arrays, least=1))[i])
+        except (Refused, Unknown):
+            return np.False_
+
+
+def _vanishes(reference, arrays, i, wanted):
+    """Where a logarithm is of a sum that is rounding beside its terms, which may be below zero."""
+    if reference.node.op != "ReduceLogSum":
+        return np.False_
+    least = 1e-13 if reference.node.makes()[i].type == "double" else 1e-6
+    with np.errstate(all="ignore"):
+        try:
+            return wanted - reference.of_others(_positive(reference.node, arrays))[i] < np.log(least)
         except (Refused, Unknown):
             return np.False_
 
@@ -158,7 +171,7 @@ def _beyond_magnitude(reference, i, arrays, name, got, wanted):
     relative, _ = allowed(PROPOSALS[reference.node.domain, reference.node.op], name)
     with np.errstate(all="ignore"):
         try:
-            scale = rounded(reference.of_others(_positive(reference.node, arrays))[i], name).astype(np.float64)
+            scale = np.abs(rounded(reference.of_others(_positive(reference.node, arrays))[i], name).astype(np.float64))
         except (Refused, Unknown):
             return True
         near = abs(got.astype(np.float64) - wanted) <= 2 * relative * scale

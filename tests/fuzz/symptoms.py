@@ -87,11 +87,36 @@ def as_of(finding, arrays=None, **attrs):
     return made is not None and is_near(finding, made[finding.output])
 
 
+def made_by_onnx(finding, arrays, **attrs):
+    """What onnx's own evaluator makes of them: all outputs, or None."""
+    reference, given = _changed(finding, arrays, None, attrs)
+    return reference.by_onnx(given)
+
+
 def as_by_onnx(finding, arrays=None, by=0, **attrs):
     """Where the result is what onnx's own evaluator makes of them."""
-    reference, given = _changed(finding, arrays or {}, None, attrs)
-    made = reference.by_onnx(given)
+    made = made_by_onnx(finding, arrays or {}, **attrs)
     return made is not None and is_near(finding, made[finding.output], by)
+
+
+def trembles(finding):
+    """Halves, no further apart than results are of inputs that have each been rounded once more."""
+    node, spread = finding.node, np.zeros(finding.got.shape)
+    random, halves = np.random.default_rng(0), {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+    given = [(i, value) for i, value in enumerate(node.inputs) if value is not None and value.type in halves]
+    if node.makes()[finding.output].type not in halves:
+        return False
+    for _ in range(8):
+        other = {}
+        for i, value in given:
+            array = contents(finding, i).astype(np.float32)
+            other[i] = array * (1 + random.uniform(-1, 1, array.shape) * halves[value.type]).astype(np.float32)
+        made = made_of(finding, other)
+        if made is None or made[finding.output].shape != spread.shape:
+            return False
+        with np.errstate(all="ignore"):
+            spread = np.fmax(spread, np.abs(made[finding.output] - finding.wanted.astype(np.float64)))
+    return gap(finding) <= 4 * spread
 
 
 def beside_largest(part):

@@ -1,7 +1,7 @@
 """The same as symptoms.py, of images and windows that slide over them."""
 
 import numpy as np
-from symptoms import as_by_onnx, as_of, contents, gap, made_of
+from symptoms import as_by_onnx, as_of, contents, gap, made_by_onnx, made_of
 
 
 def between_far_pixels(finding):
@@ -29,6 +29,20 @@ def crops_what_keeps_its_size(finding):
     little = np.finfo(crop.dtype).eps * np.maximum(1, np.abs(ends - starts))
     nudged = [by_onnx(np.concatenate([starts + by, ends - by]).astype(crop.dtype)) for by in (little, -little)]
     return found | edges & (nudged[0] | nudged[1])
+
+
+def smooths_what_it_crops(finding):
+    """With antialias, of which a filter is as wide as scales say: where the result is that of two steps, of which
+    onnx's own evaluator crops what keeps its size."""
+    attrs, sizes, results = finding.node.attrs, contents(finding).shape, finding.got.shape
+    if attrs.get("coordinate_transformation_mode") != "tf_crop_and_resize" or not attrs.get("antialias", 0):
+        return False
+    axes = [axis % len(sizes) for axis in attrs.get("axes", range(len(sizes)))]
+    kept = np.array([sizes[axis] == results[axis] for axis in axes] * 2)
+    crop, whole = contents(finding, 1), np.repeat([0, 1], len(axes))
+    told = {1: np.where(kept, crop, whole).astype(crop.dtype), 2: None, 3: np.array([sizes[axis] for axis in axes])}
+    made = made_by_onnx(finding, told, **({"axes": axes} if "axes" in attrs else {}))
+    return made is not None and as_of(finding, {0: made[0], 1: np.where(kept, whole, crop).astype(crop.dtype)})
 
 
 def _at_the_edges(finding, axes):

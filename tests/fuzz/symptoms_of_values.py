@@ -198,11 +198,12 @@ def at_the_ends_of_the_type(finding):
 
 
 def log_of_little(finding):
-    """The sums of which these are the logarithms differ no more than sums of floats do."""
+    """The sums of which these are the logarithms differ no more than sums of floats do, and have one where they are no
+    more than that."""
     with np.errstate(all="ignore"):
-        sums = np.abs(np.exp(finding.got.astype(np.float64)) - np.exp(finding.wanted.astype(np.float64)))
+        got, wanted = np.exp(finding.got.astype(np.float64)), np.exp(finding.wanted.astype(np.float64))
     sizes = np.abs(contents(finding).astype(np.float64)).sum(axis=_axes(finding)).reshape(finding.got.shape)
-    return ~(sums > 1e-6 * sizes) & ~np.isnan(finding.got)
+    return np.where(np.isnan(got), wanted <= 1e-6 * sizes, ~(np.abs(got - wanted) > 1e-6 * sizes))
 
 
 def shrunk_in_float(finding):
@@ -231,13 +232,22 @@ def beyond_doubles(finding):
     return large[0] | large[1]
 
 
+def _steps(finding):
+    """Of a Loop or a Scan, as many as there are rows."""
+    node, rows = finding.node, contents(finding, -1)
+    if node.op == "Loop":
+        return max(1, int(contents(finding).max())) if node.inputs[0] else 1
+    return rows.shape[node.attrs.get("scan_input_axes", [0])[0]]
+
+
 def rounded_on_the_way(finding):
-    """Halves that are no whole numbers, apart by a rounding of the largest for each step."""
+    """Halves that are no whole numbers, apart by what a rounding of the largest for each step adds up to."""
     kind = finding.node.inputs[-1].type
     if kind not in ("float16", "bfloat16"):
         return False
     most = max(np.abs(array).max(initial=0) for array in [finding.wanted, *floats(finding)])
-    return gap(finding) <= 4 * most * {"float16": 2.0**-11, "bfloat16": 2.0**-8}[kind]
+    rounding = most * {"float16": 2.0**-11, "bfloat16": 2.0**-8}[kind]
+    return gap(finding) <= rounding * max(4, 2 * np.sqrt(_steps(finding)))
 
 
 def drops(finding):

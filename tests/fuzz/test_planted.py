@@ -1,5 +1,6 @@
 """Faults are planted where a difference from the CPU EP is accepted, and the fuzzer finds them."""
 
+import compare
 import compose
 import floor
 import fuzz
@@ -235,6 +236,25 @@ PLANTED = {
         None,
         (0, 1, 1),
     ),
+    "GRU": (
+        lambda: made_case(
+            "GRU", *[(numbers(*shape) / 4, "float16") for shape in ((2, 3, 4), (1, 15, 4), (1, 15, 5))], hidden_size=5
+        ),
+        None,
+        (1, 0, 2, 4),
+    ),
+    "MoE": (
+        lambda: made_case(
+            "MoE",
+            *[(numbers(*shape), "bfloat16") for shape in ((3, 4), (3, 2), (2, 5, 4))],
+            None,
+            (numbers(2, 4, 5), "bfloat16"),
+            domain=MICROSOFT,
+            activation_type="silu",
+        ),
+        None,
+        (1, 3),
+    ),
     "ReduceLogSum": (lambda: made_case("ReduceLogSum", abs(numbers(3, 4)), opset=13, axes=[1], keepdims=0), None, (1,)),
 }
 
@@ -266,6 +286,15 @@ def test_nan_is_found_beside_a_large_number(plant):
 
 
 @needs_a_sturdy_reference
+@pytest.mark.parametrize("row", [0, 1])
+def test_the_logarithm_of_what_cancels_out_may_be_nan(row, plant):
+    x = np.array([[1, 1e-9, -1], [1, 2, 3]], np.float32)
+    plant(lambda array: with_nan(array, *[(row, 0)] * (array.shape == (2, 1))))
+    finding = trial.try_case(made_case("ReduceLogSum", x, opset=13, axes=[1])).finding
+    assert (finding is None) == (row == 0)
+
+
+@needs_a_sturdy_reference
 def test_a_second_output_is_looked_at_behind_one_that_is_excused(plant):
     def spoil(array):
         return array + 1 if array.dtype == np.int64 else array
@@ -276,6 +305,17 @@ def test_a_second_output_is_looked_at_behind_one_that_is_excused(plant):
     assert trial.try_case(make()).accepted
     plant(spoil)
     assert trial.try_case(make()).finding
+
+
+@needs_a_sturdy_reference
+def test_terms_are_as_large_whatever_the_sign_of_their_sum():
+    a, b = np.array([[4e3, -4e3, 1e-3]], np.float32), np.array([[1.1], [1.1], [1]], np.float32)
+    make = lambda alpha: made_case("FusedMatMul", a, b, domain=MICROSOFT, alpha=alpha)
+    for alpha in (1.0, -1.0):
+        (reference,) = make(alpha).references
+        arrays = {value.name: value.array for value in make(alpha).feeds() + make(alpha).constants()}
+        wanted = reference(arrays)[0]
+        assert not compare._wrong(reference, arrays, 0, wanted + np.float32(1e-2), wanted).any()
 
 
 # ---- sizes
@@ -325,6 +365,16 @@ def test_a_lost_claim_is_found_where_the_cpu_has_no_kernel(monkeypatch):
     monkeypatch.setattr(trial.encore_session, "make_session", on_cpu)
     finding = trial.try_case(case).finding
     assert finding and finding.kind == DECLINED and "the CPU EP has no kernel" in finding.text
+
+
+@needs_a_sturdy_reference
+def test_a_declined_node_reads_new_contents_of_what_is_bound():
+    case = made_case("MaxPool", numbers(2, 3, 4), kernel_shape=[1], strides=[2**62])
+    session = trial._Session(case, case.made())
+    (x,), (y,) = case.feeds(), case.made()
+    session.bind({x.name: x.array}, {y.name: y.array})
+    for array in (x.array, -x.array):
+        np.testing.assert_array_equal(session.run_bound({x.name: array})[y.name], array[..., :1])
 
 
 @needs_a_sturdy_reference

@@ -304,6 +304,7 @@ TEST(Attend, QueriesThatSeeNoKeyAreForeseen) {
           }
   const VisibleKeys bottom_right{.after = 0, .from_end = true};
   EXPECT_TRUE(may_be_blind(bottom_right, 9, 6));
+  EXPECT_FALSE(may_be_blind({.after = std::numeric_limits<int64_t>::max(), .offset = 3}, 9, 12));
   check({.queries = 90, .keys = 60, .after = 0, .offset = -30});
 }
 

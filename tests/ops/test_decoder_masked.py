@@ -247,4 +247,5 @@ def test_refusals():
     run([row, row, row, None, None, cache, cache, ints(3), ints(2), beams], "2")
     two = floats(2, 2, 64)
     run([two, two, two, None, None, cache, cache, ints(3)], "there must be one")
-    declined(op, [row, row, row, None, None, cache, cache, ints(8)], {"num_heads": 2}, outputs=3, **DOMAIN)
+    for change in ({"past_present_share_buffer": 0}, {"num_heads": 0}, {"num_heads": 2**62}):
+        declined(op, [row, row, row, None, None, cache, cache, ints(8)], {**attrs, **change}, outputs=3, **DOMAIN)

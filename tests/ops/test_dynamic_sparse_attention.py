@@ -225,6 +225,13 @@ def test_chosen_keys_refuse_shapes(what, words):
     fails(case.op, inputs, case.attrs, words, outputs=3, domain=MICROSOFT)
 
 
+@pytest.mark.parametrize("first", [64, 2**63 - 8])
+def test_a_rotation_that_begins_behind_the_head_fails(first):
+    case = dynamic((60,), 7, room=64, size=64, rotary=8)
+    attrs = {**case.attrs, "rotary_offset": first}
+    fails(case.op, changed(case), attrs, f"rotary_offset is {first}", outputs=3, domain=MICROSOFT)
+
+
 @pytest.mark.parametrize(
     "attrs",
     [

@@ -49,6 +49,7 @@ def test_what_is_not_supported_is_declined():
         {"causal": 0, "local_window_size": 4},
         {"causal": 2},
         {"do_rotary": 1},
+        {"qk_norm_epsilon": float("nan")},
     ):
         declined(
             "GroupQueryAttention",

@@ -97,6 +97,12 @@ def test_training(it, dtype):
     check(replace(it, dtype=dtype))
 
 
+@pytest.mark.parametrize("mode", [2, -1, -(2**63)])
+def test_a_mode_that_is_neither_is_declined(mode):
+    it = batch_norm(2, 5, 4, 4)
+    declined(it.op, it.inputs, {"training_mode": mode}, opset=15)
+
+
 def test_training_far_from_zero():
     """A variance from sums of squares would be lost in the rounding of a mean of a thousand."""
     it = training(8, 3, 40, 41)

@@ -218,6 +218,7 @@ def test_selections_that_are_not_known_are_declined(attrs):
         {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"},
         {"k_quant_type": "PER_ROW"},
         {"softcap": float("nan")},
+        {"qk_norm_epsilon": -1.0},
     ],
     ids=str,
 )

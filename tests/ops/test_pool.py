@@ -187,6 +187,11 @@ def test_hostile_attributes_are_declined(attrs):
     declined("MaxPool", [floats(1, 2, 5, 5)], attrs)
 
 
+def test_windows_of_more_places_than_are_counted_are_declined():
+    attrs = dict(kernel_shape=[2**21] * 3, pads=[2**20] * 6, count_include_pad=1)
+    declined("AveragePool", [floats(1, 1, 1, 1, 1)], attrs)
+
+
 def test_shapes_that_do_not_fit():
     fails("MaxPool", [floats(1, 2, 5, 5)], dict(kernel_shape=[6, 2]), "window spans 6")
     fails("GlobalAveragePool", [floats(1, 2, 0, 5)], {}, "nothing to pool")

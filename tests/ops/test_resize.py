@@ -312,6 +312,11 @@ def test_hostile_inputs(scales, sizes, words):
     fails("Resize", [floats(1, 2, 5, 7), None, *given], {}, words, opset=13, ranks=False)
 
 
+def test_upsample_does_not_shrink():
+    scales = Const(np.array([1, 1, 2, 0.5], np.float32), fixed=True)
+    fails("Upsample", [floats(1, 2, 5, 7), scales], {}, "scales holds 0.5; of Upsample 1 is the least", opset=9)
+
+
 @pytest.mark.parametrize("sizes", [(2, 3), (0, 3)])
 def test_something_of_nothing(sizes):
     inputs = [floats(2, 0), None, None, np.array(sizes, np.int64)]

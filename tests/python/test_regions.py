@@ -493,6 +493,16 @@ def test_transpositions_are_joined(tmp_path):
     agrees(tmp_path, text, "Transpose(r) {perm = [2, 0, 1]}", 3, tolerance=0, x=some(2, 3, 4))
 
 
+@pytest.mark.parametrize("size", [4, 6])
+def test_a_split_of_other_sizes_fails(size):
+    """Though its parts could be read where they are."""
+    text = "(float[n, 2] x) => (float[m, 2] y) <int64[2] s = {2, 3}> { r = Abs(x) p, q = Split(r, s) y = Exp(p) }"
+    session = es.make_session(model(text), regions=1)
+    assert session.run(None, {"x": some(5, 2)})[0].shape == (2, 2)
+    with pytest.raises(Exception, match=f"Split node.*add up to 5, the dimension is {size}"):
+        session.run(None, {"x": some(size, 2)})
+
+
 def test_a_dimension_below_zero_is_none():
     """onnxruntime says that of a Pad which crops more than there is."""
     text = "(float[2] x) => (float[n] y) <int64[2] pads = {-4, 0}> { r = Relu(x) p = Pad(r, pads) y = Exp(p) }"

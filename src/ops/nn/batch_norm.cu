@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "device/fast_math.h"
+#include "ops/choice.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/channel_map.h"
 #include "ops/nn/batch_statistics.h"
@@ -56,7 +57,7 @@ class BatchNormalization : public Op {
     bool more = false;
     for (int i = 1; i < node.output_count(); ++i) more |= node.has_output(i);
     const bool says_so = node.since_version() >= 14;  // before, the outputs of training ask for it
-    trains_ = says_so ? node.get_int("training_mode", 0) != 0 : more;
+    trains_ = says_so ? read_flag(node, "training_mode", false) : more;
     if (node.since_version() < 7)
       decline(node.get_int("is_test", 0) == 0 || more, "is_test is 0; training is supported from opset 7 on");
     decline(node.get_int("spatial", 1) == 0, "spatial is 0; only statistics by channel are supported");

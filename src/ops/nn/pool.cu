@@ -205,7 +205,12 @@ struct LengthOfWindow {
 class PoolBase : public Op {
  public:
   explicit PoolBase(const NodeInfo& node) : attributes_(node), layout_(layout_of(node)) {
-    require(attributes_.kernel_shape().has_value(), "kernel_shape is missing");
+    const auto& kernel = attributes_.kernel_shape();
+    require(kernel.has_value(), "kernel_shape is missing");
+    int64_t taps = 1;
+    for (const int64_t size : *kernel)
+      require(!__builtin_mul_overflow(taps, size, &taps), "kernel_shape holds ", size,
+              ", with which a window has more than 2^63 places");
   }
 
  protected:

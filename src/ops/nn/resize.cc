@@ -33,7 +33,9 @@ enum class Aspect { stretch, not_larger, not_smaller };
 class Resize : public Op {
  public:
   explicit Resize(const NodeInfo& node)
-      : first_(node.op_type() == "Upsample" || node.since_version() == 10), scales_(node.find_floats("scales")) {
+      : grows_(node.op_type() == "Upsample"),
+        first_(grows_ || node.since_version() == 10),
+        scales_(node.find_floats("scales")) {
     if (first_ && node.since_version() == 1) {  // of images, before scales were a list
       const auto height = node.find_float("height_scale"), width = node.find_float("width_scale");
       require(height && width, "height_scale and width_scale are wanted");
@@ -135,6 +137,8 @@ class Resize : public Op {
       check_count(values.size(), named.size(), "scales");
       for (size_t i = 0; i < values.size(); ++i) {
         require(values[i] > 0 && std::isfinite(values[i]), "scales holds ", values[i]);
+        require(!grows_ || values[i] >= 1, "scales holds ", values[i],
+                "; of Upsample 1 is the least, but not of Resize");
         named[i]->scale = values[i];
         named[i]->out = sized(std::floor(values[i] * float(named[i]->in)), "an output dimension");
       }
@@ -204,6 +208,7 @@ class Resize : public Op {
     }
   }
 
+  bool grows_;  // and never shrinks
   bool first_;  // the meaning before opset 11
   ResizeRule rule_;
   Aspect aspect_ = Aspect::stretch;

@@ -19,7 +19,7 @@ class Step : public Op {
         scale_(node.get_float("scale", 0)),
         filter_(node.get_float("mask_filter_value", -10000)),
         shares_(node.get_int("past_present_share_buffer", 0) != 0) {
-    require(heads_ > 0, "num_heads is ", heads_, "; it must be above zero");
+    require(heads_ > 0 && heads_ < kSizeCap, "num_heads is ", heads_, "; it must be above zero and below ", kSizeCap);
     require(std::isfinite(scale_) && !std::isnan(filter_), "scale is ", scale_, " and mask_filter_value ", filter_,
             "; they must be numbers");
   }

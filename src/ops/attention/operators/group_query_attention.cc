@@ -181,8 +181,10 @@ class GroupQueryAttention : public Op {
   // Its own, or that of both.
   static float epsilon_of(const NodeInfo& node, const char* name) {
     const auto own = node.find_float(name);
-    require(!own || (std::isfinite(*own) && *own > 0), name, " is ", own.value_or(0), "; it must be above zero");
-    return own.value_or(node.get_float("qk_norm_epsilon", 1e-6f));
+    const float epsilon = own.value_or(node.get_float("qk_norm_epsilon", 1e-6f));
+    require(std::isfinite(epsilon) && epsilon > 0, own ? name : "qk_norm_epsilon", " is ", epsilon,
+            "; it must be finite and above zero");
+    return epsilon;
   }
   void take_norms(Context& context, CacheExtension& cache) const {
     const Tensor *q_weights = context.find_input(kQWeights), *k_weights = context.find_input(kKWeights);

@@ -58,6 +58,8 @@ class Paged : public Op {
             "; it must be a multiple of 8, and not negative");
     require(std::isfinite(scale_) && std::isfinite(softcap_) && softcap_ >= 0, "scale is ", scale_, " and softcap is ",
             softcap_, "; they must be finite, and the latter not negative");
+    require(std::isfinite(epsilon_) && epsilon_ > 0, "qk_norm_epsilon is ", epsilon_,
+            "; it must be finite and above zero");
     for (const int i : {1, 2, slots.cos, slots.sin, slots.sinks, slots.q_weights, slots.k_weights})
       if (node.has_input(i) && node.input_type(i) != type_)
         fail(Code::not_supported, "query is ", device::name(type_), " and input ", i, " is ",

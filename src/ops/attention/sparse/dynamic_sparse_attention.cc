@@ -82,7 +82,7 @@ class DynamicSparseAttention : public Op {
       if (context.find_input(kIds))
         cache.position_ids = expect(context, kIds, "position_ids", {cache.batch, cache.rows}).as<const int64_t>();
       take_rotation(context, cache, kCos, total, interleaved_);
-      require(rotated_from_ + cache.rotated <= cache.size, "rotary_offset is ", rotated_from_, ", and ", cache.rotated,
+      require(rotated_from_ <= cache.size - cache.rotated, "rotary_offset is ", rotated_from_, ", and ", cache.rotated,
               " values are rotated, of heads of ", cache.size);
       cache.rotated_from = rotated_from_;
     }
