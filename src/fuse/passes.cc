@@ -8,7 +8,7 @@ namespace {
 constexpr Pass kPasses[] = {
     {"dims", nullptr, infer_dims},
     {"known_numbers", nullptr, nullptr, false, know_numbers},
-    {"constants", nullptr, fold_constants, false},
+    {"constants", nullptr, nullptr, false, fold_constants},
     {"einsums", nullptr, make_product_of_einsum, false},
     {"group_norms", "a norm of groups", join_group_norm, false},
     {"channels_last", nullptr, nullptr, false, turn_pictures},
@@ -28,7 +28,7 @@ constexpr Pass kPasses[] = {
     {"rotations", "a rotation", join_rotation, false},
     {"attention", "an attention", join_attention},
     {"padded_heads", "an attention", pad_heads, false},
-    {"constant_masks", nullptr, fold_constants, false},
+    {"constant_masks", nullptr, nullptr, false, fold_constants},
     {"softmaxes", "a masked softmax", join_softmax},
     {"gates", "a gate", join_gate},
     {"biases", "a product and its bias", join_bias},

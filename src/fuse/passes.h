@@ -32,6 +32,8 @@ bool is_gated_product(const NodeInfo& info);
 int residual_of(const Match& match, int sum, int v);
 // Whether it is a norm of rows, along the last dimension, by constants of the same type.
 bool is_norm_of_rows(const Match& match, int step);
+// Whether it draws numbers: others each time.
+bool draws(const NodeInfo& info);
 // Whether the step leaves elements in their order.
 bool only_shapes(const Match& match, int s);
 // Whether only steps that may be part of programs read the value, or parts of it: then it need not be there.
@@ -157,8 +159,8 @@ void join_movements(Match& match);
 void make_product_of_einsum(Match& match, int einsum);
 // Single numbers that are computed from constants, or from dimensions which the model tells, are constants.
 void know_numbers(Match& match);
-// What is computed in halves from constants alone is one, if it is not too large.
-void fold_constants(Match& match, int step);
+// What is computed from constants alone is one, if that doesn't take much more memory. It is computed as each run would.
+void fold_constants(Match& match);
 // A Cast to a wider type and back.
 void drop_casts(Match& match, int second);
 // Rows that are turned before a product are turned behind it, or the other way round, where they are moved anyway.
