@@ -122,14 +122,33 @@ TEST(Constants, AreKnownToNodes) {
   EXPECT_EQ(plan.steps[0].node->constant_input(1)->shape, (Shape{1, 2, 2}));
 }
 
-// What draws numbers, makes much more than it reads, or a copy of what others read.
+// What makes much more than it reads, and what draws numbers.
 TEST(Constants, StayWhereMemoryOrChanceSaySo) {
-  const auto stays = [](const char* steps) {
-    const std::string text = std::string("in x: f32[1024, 1024]\n") + steps + "y: f32[1024, 1024] = Add(x, w)\nout y\n";
+  const auto stays = [](const std::string& steps) {
+    const std::string text = "in x: f32[1024, 1024]\n" + steps + "y: f32[1024, 1024] = Add(x, w)\nout y\n";
     EXPECT_EQ(folded(text), text_of(plan_from(text)));
   };
   stays("const one: f32[] = 1.0\nconst to: i64[2] = [1024, 1024]\nw: f32[1024, 1024] = Expand(one, to)\n");
-  stays("const one: f32[2] = [1.0, 2.0]\nw: f32[2] = RandomNormalLike(one)\n");
+  stays("const one: f32[1] = [1.0]\nw: f32[1] = RandomNormalLike(one)\n");
+}
+
+// Of what others read as it is there is no other copy.
+TEST(Constants, AreMovedUnlessOthersReadThem) {
+  const auto turned_by = [](const std::string& last) {
+    Plan plan = plan_from(R"(in x: f32[n, 1024]
+const w: f32[1024, 1024]
+t: f32[1024, 1024] = Transpose(w) {perm = [1, 0]}
+p: f32[n, 1024] = MatMul(x, t)
+)" + last + "out y\n");
+    const auto w = std::ranges::find(plan.values, "w", &Value::name);
+    plan.constants.push_back(own(w->type, Shape(*w->dims)));
+    w->constant = &plan.constants.back()->view;
+    plan.compute = computed;
+    run(*std::ranges::find(passes(), std::string_view("constants"), &Pass::name), plan);
+    return plan.steps[0].node->op_type();
+  };
+  EXPECT_EQ(turned_by("y: f32[n, 1024] = MatMul(p, t)\n"), "MatMul");
+  EXPECT_EQ(turned_by("y: f32[n, 1024] = MatMul(p, w)\n"), "Transpose");
 }
 
 }  // namespace
