@@ -91,11 +91,9 @@ void join_spelled_norm(Match& match, int mean);
 // in float. The step writes heads where x had them before they were turned, so that it is attention which takes that
 // along.
 void join_rotation(Match& match, int sum);
-// A norm of groups of channels as Reshape, InstanceNormalization, Reshape, and what each channel is multiplied by and
-// added to. What is between is in float.
+// A norm of groups of channels as Reshape, InstanceNormalization, Reshape, or of each channel as the second of these
+// alone, and what each channel is multiplied by and added to. What is between is in float.
 void join_group_norm(Match& match, int norm);
-// One with its channels last, and x * sigmoid(x) behind.
-void join_silu(Match& match, int norm);
 // Residual sums and the norms that read them: one step each, which gives the sum too.
 void join_residual(Match& match, int norm);
 
@@ -116,6 +114,8 @@ void join_rotation_pair(Match& match, int first);
 void share_masks(Match& match);
 // Depthwise convolutions and the activation behind, Gelus among them, also where steps between only move elements.
 void end_depthwise(Match& match, int conv);
+// Norms of groups of channels, which are last, and the activation behind.
+void end_group_norm(Match& match, int norm);
 // The columns of a product, each multiplied by a constant: the product has that in its weights and its bias, if their
 // type holds it as well.
 void fold_layer_scale(Match& match, int product);
