@@ -113,7 +113,7 @@ void Match::substitute(int v, int by) {
   for (int s : readers_[size_t(v)]) {
     Step& step = plan_.steps[size_t(s)];
     std::ranges::replace(step.inputs, v, by);
-    if (value(by).constant) tell_constants(step);
+    if (value(by).constant && step.is_operator()) tell_constants(step);
   }
   std::vector<int>& readers = readers_[size_t(by)];
   readers.insert(readers.end(), readers_[size_t(v)].begin(), readers_[size_t(v)].end());

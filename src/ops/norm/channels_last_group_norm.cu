@@ -1,7 +1,9 @@
 // GroupNorm and SkipGroupNorm: images whose channels are neighbours, normalised by groups of channels. One launch takes
 // sums of slabs of pixels, another joins them and normalises.
+#include <bit>
 #include <cmath>
 
+#include "device/words.h"
 #include "ops/choice.h"
 #include "ops/dispatch.h"
 #include "ops/nn/activation.h"
@@ -203,6 +205,7 @@ struct NormalizeByGroup {
   static constexpr int kAhead = 4;
   using Shared = Staged;
   using Block = device::Block<Shared>;
+  using Kept = std::conditional_t<(kPack > 1), device::WordsOf<T, kPack>, Pack<T, kPack>>;
 
   Cut cut;
   const T* x;
@@ -238,17 +241,24 @@ struct NormalizeByGroup {
             (piece.image * cut.pixels + piece.first_pixel) * cut.channels + piece.first_channel + first;
         activation.choose<T, false>([&](auto curve) {
           for (int pixel = row; pixel < piece.pixels; pixel += kAhead * cut.at_once) {
-            Pack<T, kPack> values[kAhead];
+            Kept kept[kAhead];
             const auto each = [&](auto f) {
               UNROLL for (int k = 0; k < kAhead; ++k) {
                 const int at = pixel + k * cut.at_once;
-                if (at < piece.pixels) f(values[k], begin + at * cut.channels);
+                if (at < piece.pixels) f(kept[k], begin + at * cut.channels);
               }
             };
-            each([&](Pack<T, kPack>& own, int64_t at) { own = device::load_pack<kPack>(x + at, true); });
-            each([&](Pack<T, kPack>& own, int64_t at) {
-              UNROLL for (int j = 0; j < kPack; ++j) own.at[j] = T(curve(float(own.at[j]) * factor[j] + added[j]));
-              device::store_pack(y + at, own, true);
+            each([&](Kept& own, int64_t at) {
+              if constexpr (kPack > 1)
+                own = device::load_words<kPack>(x + at);
+              else
+                own = device::load_pack<1>(x + at, true);
+            });
+            each([&](const Kept& own, int64_t at) {
+              auto values = std::bit_cast<Pack<T, kPack>>(own);
+              UNROLL for (int j = 0; j < kPack; ++j)
+                values.at[j] = T(curve(float(values.at[j]) * factor[j] + added[j]));
+              device::store_pack(y + at, values, true);
             });
           }
         });
