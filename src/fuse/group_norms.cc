@@ -41,7 +41,7 @@ void join_group_norm(Match& match, int norm) {
   if (!match.is(norm, "InstanceNormalization") || match.step(norm).inputs.size() != 3) return;
   const Step& step = match.step(norm);
   // Of groups of one channel nothing is reshaped.
-  const auto &of_groups = match.value(step.inputs[0]).dims;
+  const auto& of_groups = match.value(step.inputs[0]).dims;
   const int grouped = reshaping(match, step.inputs[0], norm), back = match.only_reader(step.outputs[0], "Reshape");
   const bool are_channels = of_groups && (grouped < 0 || match.value(match.step(grouped).inputs[0]).dims == of_groups);
   if (!are_channels && back < 0) return;

@@ -159,7 +159,7 @@ void join_movements(Match& match);
 void make_product_of_einsum(Match& match, int einsum);
 // Single numbers that are computed from constants, or from dimensions which the model tells, are constants.
 void know_numbers(Match& match);
-// What is computed from constants alone is one, if that doesn't take much more memory. It is computed as each run would.
+// What is computed from constants alone, as each run would do it, is one, if it doesn't take much more memory.
 void fold_constants(Match& match);
 // A Cast to a wider type and back.
 void drop_casts(Match& match, int second);

@@ -87,8 +87,7 @@ out y
   const std::string made = after("group_norm_activations", kLast);
   EXPECT_NE(made.find(kEnds), made.npos) << made;
   expect_stays("group_norm_activations", kLast, "out y", "out y\nout z");
-  const std::string gelu =
-      replaced(replaced(kLast, "s: f16[n, 6, 6, 4] = Sigmoid(z)\n", ""), "Mul(z, s)", "Gelu(z)");
+  const std::string gelu = replaced(replaced(kLast, "s: f16[n, 6, 6, 4] = Sigmoid(z)\n", ""), "Mul(z, s)", "Gelu(z)");
   EXPECT_NE(after("group_norm_activations", gelu).find("{ending = \"Gelu\""), gelu.npos);
   std::string floats = gelu;
   for (size_t at = 0; (at = floats.find("f16", at)) != floats.npos; at += 3) floats.replace(at, 3, "f32");

@@ -198,8 +198,14 @@ struct Im2RowOfPlanes {
     int64_t window = taps(begin, tap);  // in one plane
     Line line = find_line(window, tap);
     device::Pack<T, kPack> pack;
-    if (tap[2] + count <= w.kernel[2] && w.dilation[2] == 1 && line.column >= 0 && line.column + count <= line.size) {
+    const bool of_one_line = tap[2] + count <= w.kernel[2];
+    if (of_one_line && w.dilation[2] == 1 && line.column >= 0 && line.column + count <= line.size) {
       pack = device::load_unaligned_pack(line.at + line.column, count);
+    } else if (of_one_line) {
+      UNROLL for (int j = 0; j < kPack; ++j) {
+        const int column = line.column + j * w.dilation[2];
+        pack.at[j] = j < count && unsigned(column) < unsigned(line.size) ? line.at[column] : T{};
+      }
     } else {
       UNROLL for (int j = 0; j < kPack; ++j) {
         pack.at[j] = unsigned(line.column) < unsigned(line.size) ? line.at[line.column] : T{};
@@ -364,10 +370,10 @@ void im2row(StreamRef stream, const ConvProblem& p, const void* x, int64_t first
     using OfLines = Im2RowOfLines<Moved>;
     if (w.taps() == w.kernel[2] && w.kernel[2] >= OfLines::kAtOnce) {
       const int apart = (w.kernel[2] + OfLines::kAtOnce - 1) / OfLines::kAtOnce;
-      device::for_each_index(stream, p.groups * count * apart * wide,
-                             OfLines{static_cast<const Moved*>(x), static_cast<Moved*>(rows), w, first,
-                                     wide * p.groups, apart, Divider(wide, n), Divider(apart, n), Divider(count, n),
-                                     Positions(w.out, positions)});
+      device::for_each_index(
+          stream, p.groups * count * apart * wide,
+          OfLines{static_cast<const Moved*>(x), static_cast<Moved*>(rows), w, first, wide * p.groups, apart,
+                  Divider(wide, n), Divider(apart, n), Divider(count, n), Positions(w.out, positions)});
       return;
     }
     device::for_each_index(

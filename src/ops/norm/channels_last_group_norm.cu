@@ -256,8 +256,9 @@ struct NormalizeByGroup {
             });
             each([&](const Kept& own, int64_t at) {
               auto values = std::bit_cast<Pack<T, kPack>>(own);
-              UNROLL for (int j = 0; j < kPack; ++j)
+              UNROLL for (int j = 0; j < kPack; ++j) {
                 values.at[j] = T(curve(float(values.at[j]) * factor[j] + added[j]));
+              }
               device::store_pack(y + at, values, true);
             });
           }
