@@ -29,11 +29,6 @@ int by_channels(const Match& match, int v, const char* op, int64_t channels, siz
   return row.dims == wanted ? s : -1;
 }
 
-// What reshapes x for the norm alone; or -1.
-int reshaping(const Match& match, int x, int norm) {
-  return match.only_reader(x) == norm ? match.maker(x, "Reshape") : -1;
-}
-
 }  // namespace
 
 // No path leaves them and comes back, for nobody else reads what is between.
@@ -42,7 +37,8 @@ void join_group_norm(Match& match, int norm) {
   const Step& step = match.step(norm);
   // Of groups of one channel nothing is reshaped.
   const auto& of_groups = match.value(step.inputs[0]).dims;
-  const int grouped = reshaping(match, step.inputs[0], norm), back = match.only_reader(step.outputs[0], "Reshape");
+  const int grouped = match.maker(step.inputs[0], "Reshape"), back = match.only_reader(step.outputs[0], "Reshape");
+  if (grouped >= 0 && match.only_reader(step.inputs[0]) != norm) return;
   const bool are_channels = of_groups && (grouped < 0 || match.value(match.step(grouped).inputs[0]).dims == of_groups);
   if (!are_channels && back < 0) return;
   const int x = grouped < 0 ? step.inputs[0] : match.step(grouped).inputs[0];
