@@ -196,9 +196,9 @@ class ToChannelsLast {
     return made_.inputs[0] = true;
   }
 
-  // There is another operator for channels last, which takes no lines.
+  // There is another operator for channels last.
   bool group_norm() {
-    if (made_.rank != 4 || info_.since_version() < 21 || !is_constant(1) || !is_constant(2)) return false;
+    if (info_.since_version() < 21 || !is_constant(1) || !is_constant(2)) return false;
     made_.node->set_operator(ops::kMicrosoft, "GroupNorm", 1);
     made_.node->set("groups", info_.get_int("num_groups", 1));
     made_.node->set("epsilon", info_.get_float("epsilon", 1e-5f));

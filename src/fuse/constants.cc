@@ -1,122 +1,86 @@
 // What is computed from constants alone is one. onnxruntime does that where its CPU has kernels, which are few for
-// halves.
+// halves, and dequantizes no weights.
 #include <algorithm>
-#include <cmath>
-#include <string_view>
+#include <iterator>
 
 #include "fuse/passes.h"
-#include "fuse/variant.h"
-#include "ops/host_arithmetic.h"
-#include "ops/registry.h"
 
 namespace encore::fuse {
 namespace {
 
-constexpr int64_t kMostElements = int64_t(1) << 20;
-// Whose results in floats, rounded, are those of halves' kernels, which compute in float, too.
-constexpr std::string_view kFolded[] = {"Add",     "Sub",       "Mul",       "Div",     "Neg",    "Abs",    "Min",
-                                        "Max",     "Equal",     "Less",      "Greater", "Where",  "Cast",   "Reshape",
-                                        "Squeeze", "Unsqueeze", "Transpose", "Slice",   "Gather", "Concat", "Expand"};
+constexpr size_t kSmall = size_t(2) << 20;
+// What is larger than that may be so much larger than what it is made of, as floats are than four bits.
+constexpr size_t kMostTimes = 8;
+constexpr int64_t kMostGrowth = int64_t(256) << 20;  // of all constants of a plan
 
-// Functions of one value, which the host computes here alone.
-struct Curve {
-  std::string_view name;
-  double (*of)(double);
-};
-constexpr Curve kCurves[] = {{"Cos", [](double x) { return std::cos(x); }},
-                             {"Sin", [](double x) { return std::sin(x); }}};
+size_t bytes_of(const Value& value) {
+  return Tensor{value.type, ops::Where::host, ops::Shape(*value.dims), nullptr}.bytes();
+}
 
-// A run in host memory, of one output.
-class HostRun final : public ops::Context {
- public:
-  HostRun(std::vector<const Tensor*> inputs, Type type) : inputs_(std::move(inputs)), type_(type) {}
-  int input_count() const override { return int(inputs_.size()); }
-  int output_count() const override { return 1; }
-  const Tensor* find_input(int i) override { return i < input_count() ? inputs_[size_t(i)] : nullptr; }
-  Tensor output(int, const ops::Shape& shape) override {
-    require(shape.count() <= kMostElements, shape.str(), " is more than is computed beforehand");
-    made_ = own_numbers(type_, shape, {});
-    return made_->view;
+bool is_known(const Value& value) {
+  return value.dims && std::ranges::all_of(*value.dims, [](int64_t dim) { return dim >= 0; });
+}
+
+// Whether constants are all that the step reads, and what it makes is of a known size and wanted here alone.
+bool may_be_folded(const Match& match, int s) {
+  if (!match.is_there(s) || draws(match.node(s))) return false;
+  const Step& step = match.step(s);
+  const auto is_absent = [](int v) { return v < 0; };
+  return !std::ranges::all_of(step.inputs, is_absent) &&
+         std::ranges::all_of(step.inputs, [&](int v) { return v < 0 || match.value(v).constant; }) &&
+         std::ranges::all_of(step.outputs,
+                             [&](int v) { return v < 0 || (is_known(match.value(v)) && !match.value(v).is_output); });
+}
+
+// By how much constants grow; nothing if that is too much for what the step does.
+std::optional<int64_t> growth_by(const Match& match, int s) {
+  const Step& step = match.step(s);
+  size_t read = 0, made = 0, kept = 0;
+  for (int v : step.inputs) {
+    if (v < 0) continue;
+    const size_t bytes = match.value(v).constant->bytes();
+    read += bytes;
+    if (match.readers(v).size() > 1) kept += bytes;
   }
-  bool wants_output(int) const override { return true; }
-  ops::StreamRef stream() const override { return {}; }
-  void* scratch(size_t) override { refuse(); }
-  device::Blas& blas() override { refuse(); }
-  device::Dnn& dnn() override { refuse(); }
-  device::FaultRef fault() override { return {}; }
-  void read_back(void*, const void*, size_t) override { refuse(); }
-
-  std::shared_ptr<OwnTensor> made() { return made_; }
-
- private:
-  [[noreturn]] static void refuse() { fail(Code::internal, "what is computed beforehand has the host's memory alone"); }
-
-  const std::vector<const Tensor*> inputs_;
-  const Type type_;
-  std::shared_ptr<OwnTensor> made_;
-};
-
-using Slots = std::vector<Variant::Slot>;
-
-bool has_halves(const Slots& slots) {
-  return std::ranges::any_of(slots, [](const auto& slot) { return ops::kHalves.has(slot.type); });
-}
-void widen(Slots& slots) {
-  for (auto& slot : slots)
-    if (ops::kHalves.has(slot.type)) slot.type = Type::f32;
+  for (int v : step.outputs)
+    if (v >= 0) made += bytes_of(match.value(v));
+  const bool only_moves = only_shapes(match, s) || match.is(s, "Transpose");
+  if (made > kSmall && (made / kMostTimes > read || (only_moves && kept > 0))) return std::nullopt;
+  return int64_t(made) - int64_t(read - kept);
 }
 
-const Curve* curve_of(const NodeInfo& info) {
-  const auto found = std::ranges::find(kCurves, std::string_view(info.op_type()), &Curve::name);
-  return info.domain().empty() && found != std::end(kCurves) ? found : nullptr;
-}
-
-// What the operator makes in floats, rounded; nothing if it has no way on the host.
-std::shared_ptr<OwnTensor> computed(const Step& step, const std::vector<const Tensor*>& inputs, Type type) {
-  if (const Curve* const curve = curve_of(*step.node)) {
-    std::vector<double> numbers = numbers_of(*inputs[0]);
-    std::ranges::transform(numbers, numbers.begin(), curve->of);
-    return own_numbers(type, inputs[0]->shape, numbers);
-  }
-  Variant node(step.node);
-  widen(node.inputs());
-  widen(node.outputs());
-  const std::unique_ptr<ops::Op> op = ops::make_host_op(node);
-  if (!op) return nullptr;
-  std::vector<std::shared_ptr<OwnTensor>> wide;
-  std::vector<const Tensor*> read = inputs;
-  for (const Tensor*& input : read)
-    if (input && ops::kHalves.has(input->type))
-      input = &wide.emplace_back(own_numbers(Type::f32, input->shape, numbers_of(*input)))->view;
-  HostRun run(std::move(read), node.output_type(0));
-  op->run(run);
-  const auto made = run.made();
-  return ops::kHalves.has(type) ? own_numbers(type, made->view.shape, numbers_of(made->view)) : made;
+// The step, which reads constants.
+Plan alone(const Match& match, int s) {
+  Plan plan;
+  plan.settings = match.plan().settings;
+  Step& step = plan.steps.emplace_back(match.step(s));
+  for (auto* const values : {&step.inputs, &step.outputs})
+    for (int& v : *values)
+      if (v >= 0) v = plan.add(match.value(v));
+  std::ranges::copy_if(step.outputs, std::back_inserter(plan.outputs), [](int v) { return v >= 0; });
+  return plan;
 }
 
 }  // namespace
 
-void fold_constants(Match& match, int s) {
-  const Step& step = match.step(s);
-  if (!match.is_there(s)) return;
-  if (!curve_of(*step.node) && std::ranges::find(kFolded, step.node->op_type()) == std::end(kFolded)) return;
-  const Value& y = match.value(step.outputs[0]);
-  Variant node(step.node);
-  if (y.is_output || !(has_halves(node.inputs()) || has_halves(node.outputs()))) return;
-  std::vector<const Tensor*> inputs;
-  for (size_t i = 0; i < step.inputs.size(); ++i) {
-    inputs.push_back(match.plan().constant(step, i));
-    if ((step.inputs[i] >= 0 && !inputs.back()) || (inputs.back() && inputs.back()->count() > kMostElements)) return;
+void fold_constants(Match& match) {
+  int64_t grown = 0;
+  for (int s = 0; s < match.size() && match.plan().compute; ++s) {
+    if (!may_be_folded(match, s)) continue;
+    std::vector<std::shared_ptr<OwnTensor>> made;
+    try {
+      const auto growth = growth_by(match, s);
+      if (!growth || grown + *growth > kMostGrowth) continue;
+      made = match.plan().compute(alone(match, s));
+      grown += *growth;
+    } catch (const Error&) {  // the run will say what is wrong
+      continue;
+    }
+    auto constant = made.begin();
+    for (int v : match.step(s).outputs)
+      if (v >= 0) match.substitute(v, match.add_constant(match.value(v).name, std::move(*constant++)));
+    match.remove(s);
   }
-  std::shared_ptr<OwnTensor> made;
-  try {
-    made = computed(step, inputs, y.type);
-  } catch (const Error&) {  // the run will say what is wrong
-  }
-  if (!made) return;
-  const int v = step.outputs[0];
-  match.substitute(v, match.add_constant(y.name, std::move(made)));
-  match.remove(s);
 }
 
 }  // namespace encore::fuse

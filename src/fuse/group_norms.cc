@@ -35,20 +35,26 @@ int by_channels(const Match& match, int v, const char* op, int64_t channels, siz
 void join_group_norm(Match& match, int norm) {
   if (!match.is(norm, "InstanceNormalization") || match.step(norm).inputs.size() != 3) return;
   const Step& step = match.step(norm);
+  // Of groups of one channel nothing is reshaped.
+  const auto& of_groups = match.value(step.inputs[0]).dims;
   const int grouped = match.maker(step.inputs[0], "Reshape"), back = match.only_reader(step.outputs[0], "Reshape");
-  if (grouped < 0 || back < 0 || match.only_reader(step.inputs[0]) != norm) return;
-  const int x = match.step(grouped).inputs[0];
-  int y = match.step(back).outputs[0];
-  const auto &dims = match.value(x).dims, &of_groups = match.value(step.inputs[0]).dims;
-  if (!dims || !of_groups || dims->size() < 3 || of_groups->size() != 3 || match.value(y).dims != dims ||
-      std::ranges::count(*dims, -1) || (*of_groups)[0] != (*dims)[0])
+  if (grouped >= 0 && match.only_reader(step.inputs[0]) != norm) return;
+  const bool are_channels = of_groups && (grouped < 0 || match.value(match.step(grouped).inputs[0]).dims == of_groups);
+  if (!are_channels && back < 0) return;
+  const int x = grouped < 0 ? step.inputs[0] : match.step(grouped).inputs[0];
+  int y = are_channels ? step.outputs[0] : match.step(back).outputs[0];
+  const auto& dims = match.value(x).dims;
+  if (!dims || !of_groups || dims->size() < 3 || (!are_channels && of_groups->size() != 3) ||
+      match.value(y).dims != dims || std::ranges::count(*dims, -1) || (*of_groups)[0] != (*dims)[0])
     return;
   const int64_t channels = (*dims)[1], groups = (*of_groups)[1];
   const Type type = match.value(x).type;
   if (channels < 1 || groups < 1 || channels % groups != 0 || !kServed.has(type) || !is_all(match, step, 1, 1) ||
       !is_all(match, step, 2, 0))
     return;
-  std::vector<int> steps{grouped, norm, back};
+  std::vector<int> steps{norm};
+  if (grouped >= 0) steps.push_back(grouped);
+  if (!are_channels) steps.push_back(back);
   const std::string name = match.node(norm).name();
   int gamma = -1, beta = -1;
   if (const int scaled = by_channels(match, y, "Mul", channels, dims->size()); scaled >= 0) {
@@ -78,18 +84,20 @@ void join_group_norm(Match& match, int norm) {
                         {x, gamma, beta}, {y}));
 }
 
-// With channels last it does x * sigmoid(x) as well.
-void join_silu(Match& match, int norm) {
+void end_group_norm(Match& match, int norm) {
   if (!match.is_there(norm) || match.node(norm).op_type() != "GroupNorm" ||
       match.node(norm).domain() != ops::kMicrosoft || match.node(norm).get_int("activation", 0) != 0)
     return;
   const Step& step = match.step(norm);
-  const std::vector<int> silu = silu_of(match, step.outputs[0]);
-  if (silu.empty()) return;
+  std::optional<Ending> end = ending_behind(match, step.outputs[0]);
+  if (!end) return;
+  const bool is_long = end->activation == "Gelu" || end->activation == "FastGelu" || end->activation == "Tanh";
+  if (is_long && !ops::kHalves.has(match.value(step.inputs[0]).type)) return;
   auto node = std::make_shared<Variant>(step.node);
-  node->set("activation", int64_t(1));
-  Step made{std::move(node), step.inputs, match.step(silu.back()).outputs};
-  match.replace({norm, silu[0], silu[1]}, std::move(made));
+  node->set("ending", end->activation);
+  node->set("ending_params", end->params);
+  Step made{std::move(node), step.inputs, ended_outputs(match, norm, *end)};
+  end_with(match, norm, std::move(made), std::move(*end));
 }
 
 }  // namespace encore::fuse

@@ -110,11 +110,23 @@ void Match::see_as(int inner, int outer) {
 }
 
 void Match::substitute(int v, int by) {
-  for (int s : readers_[size_t(v)]) std::ranges::replace(plan_.steps[size_t(s)].inputs, v, by);
+  for (int s : readers_[size_t(v)]) {
+    Step& step = plan_.steps[size_t(s)];
+    std::ranges::replace(step.inputs, v, by);
+    if (value(by).constant && step.is_operator()) tell_constants(step);
+  }
   std::vector<int>& readers = readers_[size_t(by)];
   readers.insert(readers.end(), readers_[size_t(v)].begin(), readers_[size_t(v)].end());
   readers_[size_t(v)].clear();
   has_changed_ = true;
+}
+
+// The node knows of those that it reads by now.
+void Match::tell_constants(Step& step) const {
+  auto node = std::make_shared<Variant>(step.node);
+  for (size_t i = 0; i < step.inputs.size() && i < node->inputs().size(); ++i)
+    if (step.inputs[i] >= 0) node->inputs()[i].constant = value(step.inputs[i]).constant;
+  step.node = std::move(node);
 }
 
 void Match::remove(int s) {

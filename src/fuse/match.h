@@ -73,6 +73,7 @@ class Match {
 
  private:
   int enter_value(int v);
+  void tell_constants(Step& step) const;
   void enter(int s);
   void leave(int s);
 

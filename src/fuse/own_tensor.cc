@@ -11,14 +11,6 @@ using ops::Type;
 
 namespace {
 
-std::shared_ptr<OwnTensor> own(Type type, const ops::Shape& shape) {
-  auto made = std::make_shared<OwnTensor>();
-  made->view = {type, ops::Where::host, shape, nullptr};
-  made->bytes.resize(made->view.bytes());
-  made->view.data = made->bytes.data();
-  return made;
-}
-
 constexpr ops::Types kServed = ops::kHalves | ops::Types{Type::f32};
 
 // The relative error of one rounding, at most.
@@ -49,6 +41,14 @@ bool scale_columns(const T* from, T* to, size_t count, const std::vector<double>
 }
 
 }  // namespace
+
+std::shared_ptr<OwnTensor> own(Type type, const ops::Shape& shape) {
+  auto made = std::make_shared<OwnTensor>();
+  made->view = {type, ops::Where::host, shape, nullptr};
+  made->bytes.resize(made->view.bytes());
+  made->view.data = made->bytes.data();
+  return made;
+}
 
 std::shared_ptr<OwnTensor> own(Type type, const ops::Shape& shape, const void* data) {
   auto made = own(type, shape);

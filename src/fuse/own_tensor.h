@@ -12,6 +12,7 @@ struct OwnTensor {
   ops::Tensor view;
 };
 
+std::shared_ptr<OwnTensor> own(ops::Type type, const ops::Shape& shape);  // zeros
 std::shared_ptr<OwnTensor> own(ops::Type type, const ops::Shape& shape, const void* data);
 std::shared_ptr<OwnTensor> own_ints(const std::vector<int64_t>& list);
 // Each rounded to a float, and then to the type; zeros if there are none.

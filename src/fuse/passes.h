@@ -32,6 +32,8 @@ bool is_gated_product(const NodeInfo& info);
 int residual_of(const Match& match, int sum, int v);
 // Whether it is a norm of rows, along the last dimension, by constants of the same type.
 bool is_norm_of_rows(const Match& match, int step);
+// Whether it draws numbers: others each time.
+bool draws(const NodeInfo& info);
 // Whether the step leaves elements in their order.
 bool only_shapes(const Match& match, int s);
 // Whether only steps that may be part of programs read the value, or parts of it: then it need not be there.
@@ -89,11 +91,9 @@ void join_spelled_norm(Match& match, int mean);
 // in float. The step writes heads where x had them before they were turned, so that it is attention which takes that
 // along.
 void join_rotation(Match& match, int sum);
-// A norm of groups of channels as Reshape, InstanceNormalization, Reshape, and what each channel is multiplied by and
-// added to. What is between is in float.
+// A norm of groups of channels as Reshape, InstanceNormalization, Reshape, or of each channel as the second of these
+// alone, and what each channel is multiplied by and added to. What is between is in float.
 void join_group_norm(Match& match, int norm);
-// One with its channels last, and x * sigmoid(x) behind.
-void join_silu(Match& match, int norm);
 // Residual sums and the norms that read them: one step each, which gives the sum too.
 void join_residual(Match& match, int norm);
 
@@ -114,6 +114,8 @@ void join_rotation_pair(Match& match, int first);
 void share_masks(Match& match);
 // Depthwise convolutions and the activation behind, Gelus among them, also where steps between only move elements.
 void end_depthwise(Match& match, int conv);
+// Norms of groups of channels, which are last, and the activation behind.
+void end_group_norm(Match& match, int norm);
 // The columns of a product, each multiplied by a constant: the product has that in its weights and its bias, if their
 // type holds it as well.
 void fold_layer_scale(Match& match, int product);
@@ -157,8 +159,8 @@ void join_movements(Match& match);
 void make_product_of_einsum(Match& match, int einsum);
 // Single numbers that are computed from constants, or from dimensions which the model tells, are constants.
 void know_numbers(Match& match);
-// What is computed in halves from constants alone is one, if it is not too large.
-void fold_constants(Match& match, int step);
+// What is computed from constants alone, as each run would do it, is one, if it doesn't take much more memory.
+void fold_constants(Match& match);
 // A Cast to a wider type and back.
 void drop_casts(Match& match, int second);
 // Rows that are turned before a product are turned behind it, or the other way round, where they are moved anyway.

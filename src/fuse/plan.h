@@ -43,6 +43,10 @@ struct Operator {
 Operator operator_of(const NodeInfo& node);
 inline constexpr const char* kFusions = "encore";
 
+struct Plan;
+// Runs a plan of constants alone, on the device, and gives what goes out of it, in host memory. Throws Errors.
+using Compute = std::function<std::vector<std::shared_ptr<OwnTensor>>(Plan plan)>;
+
 struct Plan {
   std::vector<Value> values;
   std::vector<Step> steps;
@@ -56,6 +60,7 @@ struct Plan {
   std::vector<std::shared_ptr<OwnTensor>> constants;               // behind values
   std::shared_ptr<Symbols> symbols = std::make_shared<Symbols>();  // of the values' dimensions, and of others
   ops::Settings settings;
+  Compute compute = {};  // null: nothing is computed before the first run
   // Of groups, around which other nodes are: shape arithmetic that those need, too, runs there, and what a step read of
   // it would have to be waited for.
   bool is_group = false;

@@ -34,12 +34,6 @@ void skip_to(Match& match, int s, int x, Operator op) {
   drop_unread(match, between);
 }
 
-// Those that draw numbers make others each time.
-bool draws(const NodeInfo& info) {
-  constexpr const char* kDrawing[] = {"Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUniformLike"};
-  return std::ranges::find(kDrawing, info.op_type()) != std::end(kDrawing);
-}
-
 // All attributes are known, and the same.
 bool have_same_attributes(const NodeInfo& a, const NodeInfo& b) {
   const ops::Attributes ours = a.attributes();
@@ -121,6 +115,13 @@ void leave_out_unread(Match& match, int s) {
 }
 
 }  // namespace
+
+bool draws(const NodeInfo& info) {
+  constexpr const char* kDrawing[] = {"Bernoulli",        "BiasDropout",      "BitmaskBiasDropout", "BitmaskDropout",
+                                      "Dropout",          "Multinomial",      "RandomNormal",       "RandomUniform",
+                                      "RandomNormalLike", "RandomUniformLike"};
+  return std::ranges::find(kDrawing, info.op_type()) != std::end(kDrawing);
+}
 
 void drop_casts(Match& match, int second) {
   if (!match.is(second, "Cast")) return;

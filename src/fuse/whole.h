@@ -14,6 +14,6 @@ namespace encore::fuse {
 // One plan of all nodes. What makes a value of `on_host` computes on the host.
 // It has further inputs behind its own: those that `paddings` need.
 Plan plan_of_whole(Graph graph, std::vector<int> inputs, std::vector<int> outputs, const std::set<std::string>& on_host,
-                   const std::vector<Padding>& paddings, const Watch& watch);
+                   const std::vector<Padding>& paddings, const Compute& compute, const Watch& watch);
 
 }  // namespace encore::fuse

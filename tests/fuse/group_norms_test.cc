@@ -45,7 +45,35 @@ TEST(GroupNorms, StayOtherwise) {
   stays("in x: f16[n, 4, 6, 6]", "in x: f16");
 }
 
-TEST(GroupNorms, ChannelsLastTakeSiluAlong) {
+// Of each channel, in a line; the other Reshape has been found to do nothing before.
+TEST(GroupNorms, OfEachChannel) {
+  constexpr const char* kLine = R"(in x: f16[n, 2, 8]
+const shape: i64[3] = [0, 2, -1]
+const ones: f16[2] = [1.0, 1.0]
+const zeros: f16[2] = [0.0, 0.0]
+const g: f16[2, 1] = [1.0, 2.0]
+const b: f16[2, 1] = [5.0, 6.0]
+r: f16[n, 2, 8] = Reshape(x, shape)
+i: f16[n, 2, 8] = InstanceNormalization(r, ones, zeros) {epsilon = 0.25}  # "norm"
+m: f16[n, 2, 8] = Mul(i, g)
+y: f16[n, 2, 8] = Add(m, b)
+out y
+)";
+  constexpr const char* kOne = R"(in x: f16[n, 2, 8]
+const g: f16[2] = [1.0, 2.0]
+const b: f16[2] = [5.0, 6.0]
+y: f16[n, 2, 8] = GroupNormalization(x, g, b) {epsilon = 0.25, num_groups = 2}  # "norm"
+out y
+)";
+  EXPECT_EQ(after("group_norms", kLine), kOne);
+  EXPECT_EQ(after("group_norms", replaced(replaced(kLine, "r: f16[n, 2, 8] = Reshape(x, shape)\n", ""),
+                                          "InstanceNormalization(r", "InstanceNormalization(x")),
+            kOne);
+  expect_stays("group_norms", kLine, "ones: f16[2] = [1.0, 1.0]", "ones: f16[2] = [1.0, 2.0]");
+  expect_stays("group_norms", kLine, "in x: f16[n, 2, 8]", "in x: f16");
+}
+
+TEST(GroupNorms, ChannelsLastTakeActivationsAlong) {
   constexpr const char* kLast = R"(in x: f16[n, 6, 6, 4]
 const g: f16[4]
 const b: f16[4]
@@ -54,11 +82,16 @@ s: f16[n, 6, 6, 4] = Sigmoid(z)
 y: f16[n, 6, 6, 4] = Mul(z, s)
 out y
 )";
-  const std::string made = after("group_norms_and_silu", kLast);
-  EXPECT_NE(made.find("y: f16[n, 6, 6, 4] = com.microsoft.GroupNorm(x, g, b) {activation = 1, epsilon = 0.25"),
-            made.npos)
-      << made;
-  expect_stays("group_norms_and_silu", kLast, "out y", "out y\nout z");
+  constexpr const char* kEnds =
+      "y: f16[n, 6, 6, 4] = com.microsoft.GroupNorm(x, g, b) {ending = \"Silu\", ending_params = [], epsilon = 0.25";
+  const std::string made = after("group_norm_activations", kLast);
+  EXPECT_NE(made.find(kEnds), made.npos) << made;
+  expect_stays("group_norm_activations", kLast, "out y", "out y\nout z");
+  const std::string gelu = replaced(replaced(kLast, "s: f16[n, 6, 6, 4] = Sigmoid(z)\n", ""), "Mul(z, s)", "Gelu(z)");
+  EXPECT_NE(after("group_norm_activations", gelu).find("{ending = \"Gelu\""), gelu.npos);
+  std::string floats = gelu;
+  for (size_t at = 0; (at = floats.find("f16", at)) != floats.npos; at += 3) floats.replace(at, 3, "f32");
+  EXPECT_EQ(after("group_norm_activations", floats), text_of(plan_from(floats)));
 }
 
 }  // namespace

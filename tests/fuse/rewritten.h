@@ -10,8 +10,9 @@
 
 namespace encore::fuse::tests {
 
-inline std::string after(std::string_view pass, const std::string& text) {
+inline std::string after(std::string_view pass, const std::string& text, const Compute& compute = {}) {
   Plan plan = plan_from(text);
+  plan.compute = compute;
   const auto found = std::ranges::find(passes(), pass, &Pass::name);
   EXPECT_NE(found, passes().end()) << "there is no pass '" << pass << "'";
   if (found != passes().end()) run(*found, plan);

@@ -8,6 +8,17 @@ from test_fused_attention import HALVES, Network, numbers
 STEPS = ["Add", "Sub", "Mul", "Div", "Min", "Max"]
 
 
+def check(model, folder, feeds, gone):
+    """The region has none of these operators, and makes the same, run as it is and captured."""
+    (wanted,) = es.make_session(model, regions=0).run(None, feeds)
+    for captures in (0, 1):
+        session = es.make_session(model, regions=1, auto_graph=captures, dump_regions=folder / str(captures))
+        (last,) = [sorted(plan.glob("*.txt"))[-1] for plan in (folder / str(captures)).iterdir() if plan.is_dir()]
+        assert not [op for op in gone if f"{op}(" in last.read_text()]
+        for _ in range(3):
+            np.testing.assert_array_equal(session.run(None, feeds)[0], wanted)
+
+
 @pytest.mark.parametrize("dtype", HALVES)
 def test_to_the_bit(encore, make_model, tmp_path, dtype):
     net = Network(dtype)
@@ -19,10 +30,38 @@ def test_to_the_bit(encore, make_model, tmp_path, dtype):
     turned = net.node("Transpose", [net.node("Neg", [low])], perm=(1, 0))
     made = net.node("Reshape", [net.node("Cast", [turned], to=net.kind), net.ints(1, 24, 40)])
     net.output(net.node("Mul", [x, made], "y"), ["n", 24, 40])
-    model = net.model(make_model)
-    folded = es.make_session(model, regions=1, dump_regions=tmp_path)
-    (last,) = [sorted(folder.glob("*.txt"))[-1] for folder in tmp_path.iterdir() if folder.is_dir()]
-    assert not any(f"{op}(" in last.read_text() for op in ["Add", "Where", "Transpose"])
-    feeds = {"x": np.ones((2, 24, 40), np.float32)}
-    (got,), (wanted,) = (session.run(None, feeds) for session in (folded, es.make_session(model, regions=0)))
-    np.testing.assert_array_equal(got, wanted)
+    check(net.model(make_model), tmp_path, {"x": np.ones((2, 24, 40), np.float32)}, ["Add", "Where", "Transpose"])
+
+
+def test_weight_norm(encore, make_model, tmp_path):
+    """As speech models have it: the weights of a convolution are g * v / |v|."""
+    net = Network()
+    x = net.input("x", ["n", 32, 24])
+    v = net.constant(numbers((32, 8, 16), 1))
+    norm = net.node("ReduceL2", [v, net.ints(0, 1)], keepdims=1)
+    weights = net.node("Mul", [net.constant(numbers((1, 1, 16), 2)), net.node("Div", [v, norm])])
+    net.output(net.node("Conv", [x, weights], "y", group=4, pads=[8, 8]), ["n", 32, 25])
+    feeds = {"x": numbers((2, 32, 24), 3)}
+    check(net.model(make_model), tmp_path, feeds, ["ReduceL2", "Div", "Mul", "encore.Elementwise"])
+
+
+@pytest.mark.parametrize("dtype", ["float32", *HALVES])
+@pytest.mark.parametrize("each", ["tensor", "column"])
+def test_weights_of_eight_bits(encore, make_model, tmp_path, dtype, each):
+    net = Network(dtype)
+    x = net.input("x", ["n", 32])
+    codes = net.constant(np.arange(32 * 16).reshape(32, 16) % 251 - 120, np.int8)
+    scale = net.constant(0.02 if each == "tensor" else numbers((16,), 2, 0.01, 0.05))
+    weights = net.node("DequantizeLinear", [codes, scale], axis=1)
+    net.output(net.node("MatMul", [x, weights], "y"), ["n", 16])
+    check(net.model(make_model, opset=21), tmp_path, {"x": numbers((3, 32), 4)}, ["DequantizeLinear"])
+
+
+def test_what_is_wrong_is_so_in_runs(encore, make_model):
+    net = Network()
+    x = net.input("x", ["n", 4])
+    row = net.node("Gather", [net.constant(numbers((8, 4), 1)), net.ints(9)], "beyond")
+    net.output(net.node("Add", [x, row], "y"), ["n", 4])
+    session = es.make_session(net.model(make_model), regions=1)
+    with pytest.raises(Exception, match="beyond.*index 9 is outside"):
+        session.run(None, {"x": np.ones((1, 4), np.float32)})

@@ -100,7 +100,7 @@ def test_norms_of_groups(encore, make_model, tmp_path, dtype, scaled):
         plan = plan_of(agrees(build, make_model, dtype), tmp_path)
     finally:
         TOLERANCE["float32"] = tolerance
-    assert plan.count("com.microsoft.GroupNorm(") == 1 and "activation = 1" in plan and "Sigmoid" not in plan, plan
+    assert plan.count("com.microsoft.GroupNorm(") == 1 and "ending = " in plan and "Sigmoid" not in plan, plan
 
 
 def spelled(net, activation, x):
@@ -117,6 +117,32 @@ def spelled(net, activation, x):
     else:
         return net.node(activation, [x])
     return net.node("Mul", [net.node("Mul", [x, net.node("Add", [curve, number(1.0)])]), number(0.5)])
+
+
+ENDINGS = ["Identity", "Relu", "LeakyRelu", "HardSwish", "Sigmoid", "Silu", "Tanh", "Gelu", "FastGelu", "QuickGelu"]
+
+
+@pytest.mark.parametrize("activation", ENDINGS)
+@pytest.mark.parametrize("channels, places", [(80, (300,)), (72, (5, 7))], ids=str)
+def test_norms_of_each_channel(encore, make_model, tmp_path, channels, places, activation):
+    """Of lines and pictures: nothing is turned between convolutions."""
+    ones = [1] * len(places)
+
+    def mix(net, x):
+        weights = net.constant(numbers((channels, channels, *ones), len(net.nodes), -0.2, 0.2))
+        return net.node("Conv", [x, weights])
+
+    def build(net):
+        x = mix(net, net.input("x", ["n", channels, *places]))
+        y = net.node("InstanceNormalization", [x, net.constant(np.ones(channels)), net.constant(np.zeros(channels))])
+        y = net.node("Mul", [y, net.constant(numbers((channels, *ones), 1))])
+        y = spelled(net, activation, net.node("Add", [y, net.constant(numbers((channels, *ones), 2))]))
+        net.output(mix(net, y), ["n", channels, *places])
+        return net
+
+    plan = plan_of(agrees(build, make_model, shape=(channels, *places)), tmp_path)
+    assert plan.count(" com.microsoft.GroupNorm(") == 1 and plan.count(" Transpose(") <= 2, plan
+    assert ("ending = " in plan) == (activation != "Identity"), plan
 
 
 @pytest.mark.parametrize("activation", ["Sigmoid", "Silu", "HardSwish", "Tanh", "Gelu", "FastGelu", "QuickGelu"])

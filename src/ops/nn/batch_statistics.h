@@ -1,5 +1,6 @@
 // Mean and variance of each channel of a batch, and what training keeps of them.
 #pragma once
+#include "device/transform.h"
 #include "ops/dispatch.h"
 #include "ops/op.h"
 
@@ -25,6 +26,18 @@ struct PerChannel {
     if (type == Type::f16) return C(float(static_cast<const Half*>(data)[channel]));
     if (type == Type::bf16) return C(float(static_cast<const BFloat16*>(data)[channel]));
     return C(static_cast<const double*>(data)[channel]);
+  }
+  // Those of neighbours, all of which are asked for before the first is here.
+  template <class C, int kCount>
+  DEVICE_FN void read(int64_t channel, C (&values)[kCount]) const {
+    const auto as = [&]<class T>(const T* from) {
+      const auto read = device::load_pack<kCount>(from + channel, false);
+      UNROLL for (int i = 0; i < kCount; ++i) values[i] = C(device::Compute<T>(read.at[i]));
+    };
+    if (type == Type::f32) return as(static_cast<const float*>(data));
+    if (type == Type::f16) return as(static_cast<const Half*>(data));
+    if (type == Type::bf16) return as(static_cast<const BFloat16*>(data));
+    as(static_cast<const double*>(data));
   }
   template <class C>
   DEVICE_FN void put(int64_t channel, C value) const {

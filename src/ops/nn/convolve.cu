@@ -139,6 +139,46 @@ struct Im2Row {
   }
 };
 
+// The same where windows lie along the last dimension. A thread finds its position once for some taps, `apart` from one
+// to the next, and asks for all of them before it has one.
+template <class T>
+struct Im2RowOfLines {
+  static constexpr int kAtOnce = 8;
+  const T* x;
+  T* rows;
+  Window w;
+  int64_t first, channels;
+  int apart;
+  Divider by_channels, by_apart, by_rows;
+  Positions positions;
+
+  DEVICE_FN void operator()(int64_t i) const {
+    int64_t channel, tap, row;
+    int at[kSpatial];
+    const int64_t line = by_apart(by_channels(i, channel), tap), wide = by_channels.divisor();
+    const int64_t group = by_rows(line, row);
+    int64_t place = positions(first + row, at);
+    bool inside = true;
+    UNROLL for (int d = 0; d < kSpatial - 1; ++d) {
+      const int where = at[d] * w.stride[d] - w.before[d];
+      inside &= unsigned(where) < unsigned(w.in[d]);
+      place = place * w.in[d] + where;
+    }
+    const int taps = w.kernel[2], column = at[2] * w.stride[2] - w.before[2];
+    const T* const from = x + place * w.in[2] * channels + group * wide + channel;
+    T* const to = rows + line * taps * wide + channel;
+    T values[kAtOnce] = {};
+    UNROLL for (int k = 0; k < kAtOnce; ++k) {
+      const int own = int(tap) + k * apart, where = column + own * w.dilation[2];
+      if (own < taps && inside && unsigned(where) < unsigned(w.in[2])) values[k] = from[where * channels];
+    }
+    UNROLL for (int k = 0; k < kAtOnce; ++k) {
+      const int own = int(tap) + k * apart;
+      if (own < taps) to[own * wide] = values[k];
+    }
+  }
+};
+
 // rows[group, position, channel, tap] = the same, of x with its channels first.
 template <class T>
 struct Im2RowOfPlanes {
@@ -158,8 +198,14 @@ struct Im2RowOfPlanes {
     int64_t window = taps(begin, tap);  // in one plane
     Line line = find_line(window, tap);
     device::Pack<T, kPack> pack;
-    if (tap[2] + count <= w.kernel[2] && w.dilation[2] == 1 && line.column >= 0 && line.column + count <= line.size) {
+    const bool of_one_line = tap[2] + count <= w.kernel[2];
+    if (of_one_line && w.dilation[2] == 1 && line.column >= 0 && line.column + count <= line.size) {
       pack = device::load_unaligned_pack(line.at + line.column, count);
+    } else if (of_one_line) {
+      UNROLL for (int j = 0; j < kPack; ++j) {
+        const int column = line.column + j * w.dilation[2];
+        pack.at[j] = j < count && unsigned(column) < unsigned(line.size) ? line.at[column] : T{};
+      }
     } else {
       UNROLL for (int j = 0; j < kPack; ++j) {
         pack.at[j] = unsigned(line.column) < unsigned(line.size) ? line.at[line.column] : T{};
@@ -321,6 +367,15 @@ void im2row(StreamRef stream, const ConvProblem& p, const void* x, int64_t first
   while (channels * size % bytes != 0 || reinterpret_cast<uintptr_t>(x) % size_t(bytes) != 0) bytes /= 2;
   dispatch_size(size_t(bytes), [&]<class Moved>() {
     const int64_t wide = channels * size / bytes, n = p.groups * count * w.taps() * wide;
+    using OfLines = Im2RowOfLines<Moved>;
+    if (w.taps() == w.kernel[2] && w.kernel[2] >= OfLines::kAtOnce) {
+      const int apart = (w.kernel[2] + OfLines::kAtOnce - 1) / OfLines::kAtOnce;
+      device::for_each_index(
+          stream, p.groups * count * apart * wide,
+          OfLines{static_cast<const Moved*>(x), static_cast<Moved*>(rows), w, first, wide * p.groups, apart,
+                  Divider(wide, n), Divider(apart, n), Divider(count, n), Positions(w.out, positions)});
+      return;
+    }
     device::for_each_index(
         stream, n,
         Im2Row<Moved>{static_cast<const Moved*>(x), static_cast<Moved*>(rows), w, first, count, wide * p.groups,

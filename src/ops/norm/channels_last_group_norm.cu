@@ -1,11 +1,12 @@
 // GroupNorm and SkipGroupNorm: images whose channels are neighbours, normalised by groups of channels. One launch takes
 // sums of slabs of pixels, another joins them and normalises.
+#include <bit>
 #include <cmath>
 
+#include "device/words.h"
 #include "ops/choice.h"
 #include "ops/dispatch.h"
-#include "ops/elementwise/curves.h"
-#include "ops/elementwise/rough.h"
+#include "ops/nn/activation.h"
 #include "ops/nn/batch_statistics.h"
 #include "ops/norm/rows.h"
 #include "ops/registry.h"
@@ -96,16 +97,12 @@ struct TakeGroupSums {
     b.threads([&](int t, Shared& s) {
       Sums* sums = b.template dynamic<Sums>(s);
       piece.own<kPack>(cut, t, [&](int first, int row) {
-        float middle[kPack], values[kPack] = {}, squares[kPack] = {};
-        int rest = cut.parts > 1 ? first : first % cut.group, at = first - rest;
-        float of_group = sample(piece, at);
+        float values[kPack] = {}, squares[kPack] = {};
+        Read<1> middle[kPack];
+        int rest = cut.parts > 1 ? first : first % cut.group;
         UNROLL for (int j = 0; j < kPack; ++j) {
-          if (cut.parts == 1 && rest == cut.group) {
-            rest = 0;
-            of_group = sample(piece, first + j);
-          }
-          ++rest;
-          middle[j] = of_group;
+          middle[j] = load<1>(piece, 0, first + j - rest);
+          if (++rest == cut.group && cut.parts == 1) rest = 0;
         }
         for (int pixel = row; pixel < piece.pixels; pixel += kAhead * cut.at_once) {
           const auto each = [&](auto f) {
@@ -122,7 +119,7 @@ struct TakeGroupSums {
               device::store_pack(sum + offset(piece, at, first), rounded, true);
             }
             UNROLL for (int j = 0; j < kPack; ++j) {
-              const float v = float(read[k].at[j]) - middle[j];
+              const float v = float(read[k].at[j]) - float(middle[j].at[0]);
               values[j] += v;
               squares[j] += v * v;
             }
@@ -208,6 +205,7 @@ struct NormalizeByGroup {
   static constexpr int kAhead = 4;
   using Shared = Staged;
   using Block = device::Block<Shared>;
+  using Kept = std::conditional_t<(kPack > 1), device::WordsOf<T, kPack>, Pack<T, kPack>>;
 
   Cut cut;
   const T* x;
@@ -215,7 +213,7 @@ struct NormalizeByGroup {
   const Spreading* in;
   PerChannel gamma, beta;
   float epsilon;
-  bool silu;
+  Activation activation;
 
   DEVICE_FN void operator()(Block& b, const Shared&) const {
     const Piece piece(cut, b.index());
@@ -227,6 +225,8 @@ struct NormalizeByGroup {
       const Sums* of_groups = b.template dynamic<Sums>(s);  // mean, and what is one over the deviation
       piece.own<kPack>(cut, t, [&](int first, int row) {
         float factor[kPack], added[kPack];
+        gamma.read(piece.first_channel + first, factor);
+        beta.read(piece.first_channel + first, added);
         int group = cut.parts > 1 ? 0 : first / cut.group, rest = first - group * cut.group;
         UNROLL for (int j = 0; j < kPack; ++j) {
           if (cut.parts == 1 && rest == cut.group) {
@@ -234,29 +234,35 @@ struct NormalizeByGroup {
             ++group;
           }
           ++rest;
-          const int64_t channel = piece.first_channel + first + j;
-          factor[j] = gamma.at<float>(channel) * of_groups[group].squares;
-          added[j] = beta.at<float>(channel) - of_groups[group].values * factor[j];
+          factor[j] *= of_groups[group].squares;
+          added[j] -= of_groups[group].values * factor[j];
         }
         const int64_t begin =
             (piece.image * cut.pixels + piece.first_pixel) * cut.channels + piece.first_channel + first;
-        for (int pixel = row; pixel < piece.pixels; pixel += kAhead * cut.at_once) {
-          Pack<T, kPack> values[kAhead];
-          const auto each = [&](auto f) {
-            UNROLL for (int k = 0; k < kAhead; ++k) {
-              const int at = pixel + k * cut.at_once;
-              if (at < piece.pixels) f(values[k], begin + at * cut.channels);
-            }
-          };
-          each([&](Pack<T, kPack>& own, int64_t at) { own = device::load_pack<kPack>(x + at, true); });
-          each([&](Pack<T, kPack>& own, int64_t at) {
-            UNROLL for (int j = 0; j < kPack; ++j) {
-              const float v = float(own.at[j]) * factor[j] + added[j];
-              own.at[j] = T(silu ? with_silu(v) : v);
-            }
-            device::store_pack(y + at, own, true);
-          });
-        }
+        activation.choose<T, false>([&](auto curve) {
+          for (int pixel = row; pixel < piece.pixels; pixel += kAhead * cut.at_once) {
+            Kept kept[kAhead];
+            const auto each = [&](auto f) {
+              UNROLL for (int k = 0; k < kAhead; ++k) {
+                const int at = pixel + k * cut.at_once;
+                if (at < piece.pixels) f(kept[k], begin + at * cut.channels);
+              }
+            };
+            each([&](Kept& own, int64_t at) {
+              if constexpr (kPack > 1)
+                own = device::load_words<kPack>(x + at);
+              else
+                own = device::load_pack<1>(x + at, true);
+            });
+            each([&](const Kept& own, int64_t at) {
+              auto values = std::bit_cast<Pack<T, kPack>>(own);
+              UNROLL for (int j = 0; j < kPack; ++j) {
+                values.at[j] = T(curve(float(values.at[j]) * factor[j] + added[j]));
+              }
+              device::store_pack(y + at, values, true);
+            });
+          }
+        });
       });
     });
   }
@@ -299,22 +305,16 @@ struct NormalizeByGroup {
       });
     }
   }
-
-  DEVICE_FN static float with_silu(float v) {
-    if constexpr (kIsHalf<T>)
-      return rough_silu(v);
-    else
-      return ops::silu(v);
-  }
 };
 
 // How to cut so for packs of `pack` channels, or a Cut of no chunks where such packs would belong to two blocks.
 Cut cut_images(int64_t images, int64_t pixels, int64_t channels, int64_t groups, int pack, int64_t multiprocessors) {
+  constexpr int64_t kMostGroups = 64;  // of a block, which joins the sums of all their pieces
   const int64_t group = channels / groups, most = int64_t(kThreads) * pack;
   require(channels < (int64_t(1) << 31), "an image of ", channels, " channels is too wide");
   Cut cut{channels, pixels, int(groups), int(group)};
   if (group <= most) {
-    int64_t own = std::min(most / group, groups);
+    int64_t own = std::min({most / group, groups, kMostGroups});
     if (own < groups)
       while (own * group % pack != 0) --own;
     if (own == 0) return cut;
@@ -347,7 +347,8 @@ class GroupNorm : public Op {
  public:
   explicit GroupNorm(const NodeInfo& node)
       : groups_(node.get_int("groups", 0)), epsilon_(node.get_float("epsilon", 1e-5f)) {
-    silu_ = read_flag(node, "activation", false);
+    if (read_flag(node, "activation", false)) activation_.kind = Activation::Kind::silu;
+    if (node.find_string("ending")) activation_ = Activation::of(node, "ending");  // which only fusion gives
     require(groups_ >= 1 && groups_ < (int64_t(1) << 31), "groups is ", groups_, "; it must be at least 1");
     require(epsilon_ >= 0, "epsilon is ", epsilon_, "; it must not be negative");
     if (node.get_int("channels_last", 1) == 0)
@@ -356,8 +357,9 @@ class GroupNorm : public Op {
 
   void run(Context& context) const override {
     const Tensor &x = context.input(0), &gamma = context.input(1), &beta = context.input(2);
-    require(x.shape.rank() == 4, "X ", x.shape.str(), " must have four dimensions");
-    const int64_t images = x.shape[0], channels = x.shape[3], pixels = checked_product(x.shape[1], x.shape[2]);
+    const int rank = x.shape.rank();
+    require(rank >= 3, "X ", x.shape.str(), " must have three dimensions or more");
+    const int64_t images = x.shape[0], channels = x.shape[rank - 1], pixels = x.shape.count(1, rank - 1);
     require(channels % groups_ == 0, "the ", channels, " channels of X cannot be divided by groups ", groups_);
     const auto check = [&](const Tensor& given, const char* what) {
       require(given.shape == Shape{channels}, what, " has shape ", given.shape.str(), "; X ", x.shape.str(), " wants [",
@@ -402,7 +404,7 @@ class GroupNorm : public Op {
                                                                 {gamma.data, gamma.type},
                                                                 {beta.data, beta.type},
                                                                 epsilon_,
-                                                                silu_});
+                                                                activation_});
         return true;
       };
       constexpr int kWide = device::pack_size<T>();
@@ -419,7 +421,7 @@ class GroupNorm : public Op {
  private:
   int64_t groups_;
   float epsilon_;
-  bool silu_;
+  Activation activation_;
 };
 
 template <bool kSkips>

@@ -7,6 +7,7 @@
 #include "fuse/padded_run.h"
 #include "fuse/program.h"
 #include "plugin/host/fence.h"
+#include "plugin/kernels/computed_constants.h"
 #include "plugin/kernels/kernel_run.h"
 #include "plugin/model/fusion.h"
 #include "plugin/model/graph_reading.h"
@@ -119,7 +120,7 @@ void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused,
     std::vector<fuse::Padding> paddings;
     if (ep.on_host()) paddings = paddings_of(graph, info, ep.options());
     const fuse::Watch watch = plan_files(ep.options().dump_regions, info.name());
-    fuse::Plan plan = ep.on_host() ? graph.plan_of_part(info, *ep.on_host(), paddings, watch)
+    fuse::Plan plan = ep.on_host() ? graph.plan_of_part(info, *ep.on_host(), paddings, compute_on(ep), watch)
                                    : graph.plan(info, ep.known_dims(), watch);
     auto made = std::make_unique<FusedNode>(ep, info, std::move(plan));
     const std::vector<const OrtNode*> nodes = nodes_of(graphs[i]);

@@ -203,9 +203,11 @@ fuse::Plan FusedGraph::plan(const GraphNodeInfo& fused, const fuse::KnownDims& k
 }
 
 fuse::Plan FusedGraph::plan_of_part(const GraphNodeInfo& fused, const std::set<std::string>& on_host,
-                                    const std::vector<fuse::Padding>& paddings, const fuse::Watch& watch) {
+                                    const std::vector<fuse::Padding>& paddings, const fuse::Compute& compute,
+                                    const fuse::Watch& watch) {
   Ends ends = ends_of(fused);
-  return fuse::plan_of_whole(graph_, std::move(ends.inputs), std::move(ends.outputs), on_host, paddings, watch);
+  return fuse::plan_of_whole(graph_, std::move(ends.inputs), std::move(ends.outputs), on_host, paddings, compute,
+                             watch);
 }
 
 fuse::PaddedAxes FusedGraph::padded_axes(const GraphNodeInfo& fused, const std::string& dim, int64_t longest) {

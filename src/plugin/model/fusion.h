@@ -37,7 +37,8 @@ class FusedGraph {
   fuse::Plan plan(const GraphNodeInfo& fused, const fuse::KnownDims& known, const fuse::Watch& watch);
   // The same of a region, or of the whole model, which makes the values that are named on the host.
   fuse::Plan plan_of_part(const GraphNodeInfo& fused, const std::set<std::string>& on_host,
-                          const std::vector<fuse::Padding>& paddings, const fuse::Watch& watch);
+                          const std::vector<fuse::Padding>& paddings, const fuse::Compute& compute,
+                          const fuse::Watch& watch);
   // Of the same part: its inputs and outputs that become longer when the dimension is padded.
   fuse::PaddedAxes padded_axes(const GraphNodeInfo& fused, const std::string& dim, int64_t longest);
   // And those that may become longer by themselves.
