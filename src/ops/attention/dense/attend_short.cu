@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "device/device.h"
+#include "device/divide.h"
 #include "device/tile_parts.h"
 #include "device/words.h"
 #include "ops/attention/dense/attend_view.h"

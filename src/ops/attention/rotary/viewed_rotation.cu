@@ -77,7 +77,7 @@ struct RotateViewed {
 
   static Divide divide_by(int64_t divisor, [[maybe_unused]] int64_t heads) {
     if constexpr (kInPacks)
-      return SmallDivider(std::max(1, int(divisor)));  // 0: there are no heads
+      return SmallDivider(int(divisor));
     else
       return Divider(divisor, heads);
   }
