@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "device/divide.h"
+#include "device/fast_math.h"
 #include "ops/choice.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/any_floats.h"
@@ -61,16 +62,26 @@ struct OverRootMeanSquare {
         },
         Plus());
     b.threads([&](int t, Shared&) {
-      const float over_root = 1.f / std::sqrt(squares[t] * per_value + epsilon);
+      const float root = squares[t] * per_value + epsilon;
+      const float over_root = kIsHalf<T> ? device::fast_inverse_root(root) : 1.f / std::sqrt(root);
       int64_t scale_row = 0;
-      by_scale_rows(teams.index(t), scale_row);
+      if (by_scale_rows.divisor() > 1) by_scale_rows(teams.index(t), scale_row);
+      // Asked for at once, too, where it is kept.
+      AnyFloats::Raw<kPack> factors[How::kKeep ? How::kKeep : 1];
+      const auto read_scale = [&](int k, Index first) { factors[k] = scale.raw<kPack>(scale_row * width + first); };
+      if constexpr (How::kKeep != 0) {
+        if (scale.data) teams.each(t, read_scale);
+      }
       teams.each(t, [&](int k, Index first) {
-        if constexpr (How::kKeep == 0) read(t, k, first);
+        if constexpr (How::kKeep == 0) {
+          read(t, k, first);
+          if (scale.data) read_scale(k, first);
+        }
         Pack<float, kPack> out;
         UNROLL for (int j = 0; j < kPack; ++j) out.at[j] = float(kept[t].x[k].at[j]) * over_root;
         if (scale.data) {
-          const auto factors = scale.pack<kPack>(scale_row * width + first);
-          UNROLL for (int j = 0; j < kPack; ++j) out.at[j] *= factors.at[j];
+          const auto values = scale.floats<kPack>(factors[k]);
+          UNROLL for (int j = 0; j < kPack; ++j) out.at[j] *= values.at[j];
         }
         if (gate) UNROLL for (int j = 0; j < kPack; ++j) {
             const auto v = float(kept[t].gate[k].at[j]);
