@@ -33,23 +33,33 @@ struct OverRootMeanSquare {
   float per_value, epsilon;
   bool silu;  // the gate is x * sigmoid(x), else the sigmoid
 
-  // The gate is asked for together with the values, before the wait for the sum.
+  // The gate is asked for together with the values, before the wait for the sum; the scale, too, where registers have
+  // room for it.
+  static constexpr bool kAsksScale = How::kKeep != 0 && How::kLanes != 0;
   struct Kept {
     Pack<T, kPack> x[How::kKeep ? How::kKeep : 1], gate[How::kKeep ? How::kKeep : 1];
+    AnyFloats::Raw<kPack> scale[kAsksScale ? How::kKeep : 1];
   };
 
   DEVICE_FN void operator()(Block& b, const Shared&) const {
     const Teams teams(b, x, y, rows, width);
     PerThread<Kept, kMaxThreads> kept;
+    PerThread<int64_t, kMaxThreads> in_scale;  // where the row's begins
     const auto read = [&](int t, int k, Index first) {
       const int64_t at = teams.index(t) * width + first;
       kept[t].x[k] = device::load_pack<kPack>(x + at, true);
       if (gate) kept[t].gate[k] = device::load_pack<kPack>(gate + at, true);
+      if constexpr (kAsksScale) {
+        if (scale.data) kept[t].scale[k] = scale.raw<kPack>(in_scale[t] + first);
+      }
     };
     auto squares = Teams::Together::reduce(
         b, 0.f,
         [&](int t) {
           float all = 0;
+          int64_t scale_row = 0;
+          if (by_scale_rows.divisor() > 1) by_scale_rows(teams.index(t), scale_row);
+          in_scale[t] = scale_row * width;
           if constexpr (How::kKeep != 0) teams.each(t, [&](int k, Index first) { read(t, k, first); });
           teams.each(t, [&](int k, Index first) {
             if constexpr (How::kKeep == 0) read(t, k, first);
@@ -64,23 +74,13 @@ struct OverRootMeanSquare {
     b.threads([&](int t, Shared&) {
       const float root = squares[t] * per_value + epsilon;
       const float over_root = kIsHalf<T> ? device::fast_inverse_root(root) : 1.f / std::sqrt(root);
-      int64_t scale_row = 0;
-      if (by_scale_rows.divisor() > 1) by_scale_rows(teams.index(t), scale_row);
-      // Asked for at once, too, where it is kept.
-      AnyFloats::Raw<kPack> factors[How::kKeep ? How::kKeep : 1];
-      const auto read_scale = [&](int k, Index first) { factors[k] = scale.raw<kPack>(scale_row * width + first); };
-      if constexpr (How::kKeep != 0) {
-        if (scale.data) teams.each(t, read_scale);
-      }
       teams.each(t, [&](int k, Index first) {
-        if constexpr (How::kKeep == 0) {
-          read(t, k, first);
-          if (scale.data) read_scale(k, first);
-        }
+        if constexpr (How::kKeep == 0) read(t, k, first);
         Pack<float, kPack> out;
         UNROLL for (int j = 0; j < kPack; ++j) out.at[j] = float(kept[t].x[k].at[j]) * over_root;
         if (scale.data) {
-          const auto values = scale.floats<kPack>(factors[k]);
+          if constexpr (!kAsksScale) kept[t].scale[0] = scale.raw<kPack>(in_scale[t] + first);
+          const auto values = scale.floats<kPack>(kept[t].scale[kAsksScale ? k : 0]);
           UNROLL for (int j = 0; j < kPack; ++j) out.at[j] *= values.at[j];
         }
         if (gate) UNROLL for (int j = 0; j < kPack; ++j) {
