@@ -10,6 +10,7 @@ class SmallDivider {
  public:
   SmallDivider() = default;
   explicit SmallDivider(int divisor) : divisor_(divisor) {
+    if (divisor <= 0) return;
     while ((int64_t(1) << shift_) < divisor) ++shift_;
     const uint64_t more = (uint64_t(1) << shift_) - uint64_t(divisor);
     multiplier_ = uint32_t((uint64_t(1) << 32) * more / uint64_t(divisor) + 1);

@@ -79,8 +79,9 @@ struct Gemv {
   static constexpr bool kBeginsEarly = true;
 
   GemvProduct<T> p;
-  int shift;  // 2^ so many threads stand side by side
-  int parts;  // that the sums of an output are first added up in
+  int shift;        // 2^ so many threads stand side by side
+  int parts;        // that the sums of an output are first added up in
+  float per_value;  // 1 / depth
 
   DEVICE_FN void operator()(Block<Shared>& block, const Shared&) const {
     const int outputs = kEach << shift;
@@ -146,7 +147,7 @@ struct Gemv {
       const Quad some = *reinterpret_cast<const Quad*>(s.square_sums + i);
       squares += (some.at[0] + some.at[1]) + (some.at[2] + some.at[3]);
     }
-    return fast_inverse_root(squares / float(p.depth) + p.more.epsilon);
+    return fast_inverse_root(squares * per_value + p.more.epsilon);
   }
   // The output of a block's thread. Not wanted: another square's, a row that there is not, or a thread too many.
   DEVICE_FN Place place_of(int first, int t) const {
@@ -278,7 +279,7 @@ void launch(StreamRef stream, const GemvProduct<T>& p, int lanes) {
   const int64_t row_bytes = kNormed ? p.depth * int64_t(sizeof(float)) : 0;
   block_kernel<typename Kernel::Shared>(
       stream, {blocks, threads, row_bytes},
-      Kernel{p, std::countr_zero(unsigned(lanes)), threads / (Kernel::kEach * lanes)});
+      Kernel{p, std::countr_zero(unsigned(lanes)), threads / (Kernel::kEach * lanes), 1 / float(p.depth)});
 }
 
 template <class T>

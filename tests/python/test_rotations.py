@@ -69,7 +69,7 @@ def feeds_of(batch, rows, width, size, table=None):
     return {"x": numbers((batch, rows, width), 1, -2, 2), "cos": numbers(shape, 2), "sin": numbers(shape, 3)}
 
 
-def check(make_model, tmp_path, build, dtype, *all_feeds, steps="encore.Rotation(", wide=False):
+def check(make_model, tmp_path, build, dtype, *all_feeds, steps="encore.Rotation(", wide=False, tolerance=None):
     """Eager, and by graphs that nobody asks for."""
     model, plain = build(dtype).model(make_model), build("float32").model(make_model)
     session = es.make_session(model, regions=1, auto_graph=1, use_tf32=0, dump_regions=tmp_path)
@@ -82,7 +82,7 @@ def check(make_model, tmp_path, build, dtype, *all_feeds, steps="encore.Rotation
         for got, wanted in zip(session.run(None, feeds), on_cpu(plain, same), strict=True):
             assert got.shape == wanted.shape
             largest = np.abs(wanted).max(initial=0)
-            np.testing.assert_allclose(got, wanted, rtol=0, atol=2 * TOLERANCE[dtype] * largest)
+            np.testing.assert_allclose(got, wanted, rtol=0, atol=2 * (tolerance or TOLERANCE[dtype]) * largest)
     return session, plan
 
 
@@ -127,6 +127,25 @@ def test_heads_are_broadcast_to_angles(encore, make_model, tmp_path):
 def test_halves_are_rotated_in_floats(encore, make_model, tmp_path, dtype, norms, size):
     feeds = [feeds_of(2, rows, 2 * size, size) for rows in (5, 9)]
     check(make_model, tmp_path, lambda kind: alone(kind, 2, size, norms, wide=True), dtype, *feeds, wide=True)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_halves_are_rotated_in_others(encore, make_model, tmp_path, dtype):
+    other = {"float16": TensorProto.BFLOAT16, "bfloat16": TensorProto.FLOAT16}[dtype]
+
+    def build(kind):
+        net = Rotations(kind)
+        values = [net.input("x", ["b", 3, "n", 16]), *(net.wide_input(name, ["n", 16]) for name in ("cos", "sin"))]
+        if kind != "float32":
+            values = [net.node("Cast", [value], to=other) for value in values]
+        y = rotated(net, *values, 16)
+        net.output(y if kind == "float32" else net.node("Cast", [y], to=net.kind), ["b", 3, "n", 16])
+        return net
+
+    feeds = {"x": numbers((2, 3, ROWS, 16)), "cos": numbers((ROWS, 16), 2), "sin": numbers((ROWS, 16), 3)}
+    session, _ = check(make_model, tmp_path, build, dtype, feeds, tolerance=max(TOLERANCE[kind] for kind in HALVES))
+    if es.on_virtual_gpu():
+        assert sum("RotateViewed" in name for name in kernels_of(session, feeds)) == 1
 
 
 def test_heads_that_are_not_turned(encore, make_model, tmp_path):

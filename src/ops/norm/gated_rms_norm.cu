@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "device/divide.h"
+#include "device/fast_math.h"
 #include "ops/choice.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/any_floats.h"
@@ -32,23 +33,33 @@ struct OverRootMeanSquare {
   float per_value, epsilon;
   bool silu;  // the gate is x * sigmoid(x), else the sigmoid
 
-  // The gate is asked for together with the values, before the wait for the sum.
+  // The gate is asked for together with the values, before the wait for the sum; the scale, too, where registers have
+  // room for it.
+  static constexpr bool kAsksScale = How::kKeep != 0 && How::kLanes != 0;
   struct Kept {
     Pack<T, kPack> x[How::kKeep ? How::kKeep : 1], gate[How::kKeep ? How::kKeep : 1];
+    AnyFloats::Raw<kPack> scale[kAsksScale ? How::kKeep : 1];
   };
 
   DEVICE_FN void operator()(Block& b, const Shared&) const {
     const Teams teams(b, x, y, rows, width);
     PerThread<Kept, kMaxThreads> kept;
+    PerThread<int64_t, kMaxThreads> in_scale;  // where the row's begins
     const auto read = [&](int t, int k, Index first) {
       const int64_t at = teams.index(t) * width + first;
       kept[t].x[k] = device::load_pack<kPack>(x + at, true);
       if (gate) kept[t].gate[k] = device::load_pack<kPack>(gate + at, true);
+      if constexpr (kAsksScale) {
+        if (scale.data) kept[t].scale[k] = scale.raw<kPack>(in_scale[t] + first);
+      }
     };
     auto squares = Teams::Together::reduce(
         b, 0.f,
         [&](int t) {
           float all = 0;
+          int64_t scale_row = 0;
+          if (by_scale_rows.divisor() > 1) by_scale_rows(teams.index(t), scale_row);
+          in_scale[t] = scale_row * width;
           if constexpr (How::kKeep != 0) teams.each(t, [&](int k, Index first) { read(t, k, first); });
           teams.each(t, [&](int k, Index first) {
             if constexpr (How::kKeep == 0) read(t, k, first);
@@ -61,16 +72,16 @@ struct OverRootMeanSquare {
         },
         Plus());
     b.threads([&](int t, Shared&) {
-      const float over_root = 1.f / std::sqrt(squares[t] * per_value + epsilon);
-      int64_t scale_row = 0;
-      by_scale_rows(teams.index(t), scale_row);
+      const float root = squares[t] * per_value + epsilon;
+      const float over_root = kIsHalf<T> ? device::fast_inverse_root(root) : 1.f / std::sqrt(root);
       teams.each(t, [&](int k, Index first) {
         if constexpr (How::kKeep == 0) read(t, k, first);
         Pack<float, kPack> out;
         UNROLL for (int j = 0; j < kPack; ++j) out.at[j] = float(kept[t].x[k].at[j]) * over_root;
         if (scale.data) {
-          const auto factors = scale.pack<kPack>(scale_row * width + first);
-          UNROLL for (int j = 0; j < kPack; ++j) out.at[j] *= factors.at[j];
+          if constexpr (!kAsksScale) kept[t].scale[0] = scale.raw<kPack>(in_scale[t] + first);
+          const auto values = scale.floats<kPack>(kept[t].scale[kAsksScale ? k : 0]);
+          UNROLL for (int j = 0; j < kPack; ++j) out.at[j] *= values.at[j];
         }
         if (gate) UNROLL for (int j = 0; j < kPack; ++j) {
             const auto v = float(kept[t].gate[k].at[j]);

@@ -12,6 +12,7 @@ namespace encore::ops {
 using device::Block;
 using device::Pack;
 using device::PerThread;
+using device::SmallDivider;
 
 // A thread holds kHold values of a row; `Look` is EveryKey or its like.
 template <class T, int kLanes, int kRows, class Look = EveryKey<T>, int kHold = 8>
@@ -33,6 +34,11 @@ struct AttendDecode {
   };
   struct Products {
     float at[kKeys][kRows];
+    DEVICE_FN void scale(float factor, float softcap) {
+      UNROLL for (auto& of_key : at) { UNROLL for (float& one : of_key) one *= factor; }
+      if (softcap <= 0) return;
+      UNROLL for (auto& of_key : at) { UNROLL for (float& one : of_key) one = capped(one, softcap); }
+    }
   };
   struct Add {
     DEVICE_FN Products operator()(Products a, const Products& b) const {
@@ -53,17 +59,18 @@ struct AttendDecode {
   Look look;
   HeadView<T> y;
   SinkView<T> sinks;
-  int heads, kv_heads, head_size, value_size, row_parts;
+  int heads, head_size, value_size;
   float scale, softcap;
   bool aligned, values_aligned;
   SplitPartials partial;
+  SmallDivider by_shares, by_row_parts, by_kv_heads;
 
   DEVICE_FN void operator()(Block<Shared>& b, const Shared& s) const {
-    int64_t at = b.index();
     const int shares = partial.shares;
-    const int share = int(at % shares), first_row = int(at / shares % row_parts) * kRows;
-    at /= int64_t(shares) * row_parts;
-    const int64_t kv_head = at % kv_heads, batch = at / kv_heads;
+    int share, of_head, own_head;
+    const int64_t batch = by_kv_heads(by_row_parts(by_shares(int(b.index()), share), of_head), own_head);
+    const int64_t kv_head = own_head;
+    const int first_row = of_head * kRows;
 
     // The keys that any of the rows sees, and this block's share of the slots.
     KeyRange range[kRows];
@@ -137,11 +144,12 @@ struct AttendDecode {
           },
           Add());
       b.threads([&](int t, Shared& s) {
+        products[t].scale(scale, softcap);
         UNROLL for (int r = 0; r < kRows; ++r) {
           float score[kKeys], top = state[t].top[r];
           UNROLL for (int n = 0; n < kKeys; ++n) {
             const auto one = look.tile(b, s, key + n * kGroups + t / kLanes, end, slots);
-            const float product = capped(products[t].at[n][r] * scale, softcap);
+            const float product = products[t].at[n][r];
             score[n] = kUnseen<float>;
             if (!look.sees(one, 0, r, range[r])) {
             } else if constexpr (Look::kMasks) {
@@ -238,9 +246,10 @@ void launch_decode(Context& context, const Attend& p, Look look) {
   device::block_kernel<typename Kernel::Shared>(
       context.stream(), {checked_product(heads, partial.shares), Kernel::kThreads, bytes},
       Kernel{VisibleKeysView<T>(p, context.fault()), fold, p.q, look, p.y, SinkView<T>(p), int(p.heads),
-             int(p.kv_heads), int(p.head_size), int(p.value_size), row_parts, float(p.scale), float(p.softcap),
+             int(p.head_size), int(p.value_size), float(p.scale), float(p.softcap),
              look.template fits<kPack>() && packs_fit<kPack, T>(p.k, p.head_size),
-             look.template fits<kPack>() && packs_fit<kPack, T>(p.v, p.value_size), partial});
+             look.template fits<kPack>() && packs_fit<kPack, T>(p.v, p.value_size), partial,
+             SmallDivider(partial.shares), SmallDivider(row_parts), SmallDivider(int(p.kv_heads))});
   combine_splits(context, p, partial);
 }
 

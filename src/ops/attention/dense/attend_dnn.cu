@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "device/divide.h"
 #include "device/dnn_attention.h"
 #include "device/launch.h"
 #include "ops/attention/dense/attend_view.h"

@@ -30,6 +30,7 @@
 //   masked(score, tile, mask_row, key), mask_row(tile, row), has_mask()
 //   Shared                   what it keeps in shared memory, as `look`
 #pragma once
+#include "device/divide_small.h"
 #include "device/tile_parts.h"
 #include "ops/attention/dense/group_softmax.h"
 #include "ops/attention/dense/key_slots.h"
@@ -111,10 +112,12 @@ struct AttendGroupedDecode {
   int head_size, value_size;
   float scale, softcap;
   SplitPartials partial;
+  device::SmallDivider by_shares;
 
   DEVICE_FN void operator()(Block<Shared>& b, const Shared& shared) const {
     const int shares = partial.shares;
-    const int index = int(b.index()), share = index % shares, part = index / shares;
+    int share;
+    const int part = by_shares(int(b.index()), share);
     const Tile tile = source.find(b, part);
     const int rows = tile.rows;
     if constexpr (Source::kFindsNone) {
@@ -263,8 +266,16 @@ struct AttendGroupedDecode {
       SumTile& scored = scores.at[r][0];
       UNROLL for (int i = 0; i < 4; ++i) {
         UNROLL for (int way = 1; way < kWays; ++way) scored.at[i] += scores.at[r][way].at[i];
-        scored.at[i] = capped(scored.at[i] * factor, softcap);
+        scored.at[i] *= factor;
       }
+    }
+    if (softcap > 0) {
+      UNROLL for (int r = 0; r < kTiles; ++r) {
+        UNROLL for (float& score : scores.at[r][0].at) score = capped(score, softcap);
+      }
+    }
+    UNROLL for (int r = 0; r < kTiles; ++r) {
+      SumTile& scored = scores.at[r][0];
       if (!plain || source.has_mask()) {
         UNROLL for (int i = 0; i < 4; ++i) {
           const int row = 8 * r + device::sum_column(lane, i), one = device::sum_row(lane, i);
@@ -302,7 +313,8 @@ void launch_grouped_decode(Context& context, const Attend& p, const Source& sour
   using Kernel = AttendGroupedDecode<T, kChunks, kTiles, Source>;
   device::block_kernel<typename Kernel::Shared>(
       context.stream(), {checked_product(blocks, partial.shares), Kernel::kThreads, Kernel::kSumsBytes + own_bytes},
-      Kernel{source, SinkView<T>(p), int(p.head_size), int(p.value_size), float(p.scale), float(p.softcap), partial});
+      Kernel{source, SinkView<T>(p), int(p.head_size), int(p.value_size), float(p.scale), float(p.softcap), partial,
+             device::SmallDivider(partial.shares)});
   combine_splits(context, p, partial);
 }
 

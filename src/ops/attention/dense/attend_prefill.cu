@@ -1,6 +1,7 @@
 // Prefill by tiles of 64 rows of queries and 64 keys: a block has its queries in shared memory, where keys and values
 // take turns. Head sizes of any length go by in chunks.
 #include "device/device.h"
+#include "device/divide.h"
 #include "device/launch.h"
 #include "ops/attention/dense/tile_softmax.h"
 #include "ops/dispatch.h"

@@ -4,8 +4,9 @@
 #include <cmath>
 #include <limits>
 
-#include "device/divide.h"
+#include "device/divide_small.h"
 #include "device/fault.h"
+#include "device/guess.h"
 #include "device/half.h"
 #include "device/transform.h"
 #include "ops/attention/dense/attend.h"
@@ -61,7 +62,7 @@ struct VisibleKeysView {
     return within_keys(given);
   }
   // The same before earlier work is done, which may change it.
-  DEVICE_FN int likely_length(int64_t batch) const { return within_keys(given_length(batch)); }
+  DEVICE_FN int likely_length(int64_t batch) const { return within_keys(device::guessed(given_length(batch), batch)); }
   // Where the query is, if the batch has that length.
   DEVICE_FN int position(int length, int query) const { return (from_end ? length - queries : offset) + query; }
   DEVICE_FN KeyRange range(int length, int query) const {
@@ -133,17 +134,10 @@ struct SinkView {
 
 // Rows of heads that share keys, folded into one run of rows, neighbours by query: row r is of query r / group.
 struct FoldedRows {
-  device::Divider group;
+  device::SmallDivider group;
   int rows;
-  FoldedRows(const Attend& p) : group(p.heads / p.kv_heads, p.queries * (p.heads / p.kv_heads)), rows(0) {
-    rows = int(p.queries * group.divisor());
-  }
-  DEVICE_FN int query(int row, int& head_in_group) const {
-    int64_t rest;
-    const int query = int(group(row, rest));
-    head_in_group = int(rest);
-    return query;
-  }
+  FoldedRows(const Attend& p) : group(int(p.heads / p.kv_heads)), rows(int(p.queries * group.divisor())) {}
+  DEVICE_FN int query(int row, int& head_in_group) const { return group(row, head_in_group); }
 };
 
 // Where a row begins.

@@ -32,6 +32,7 @@ struct DecodeStep {
   static constexpr int kOldWarps = 10, kNewWarps = kChunks / 2, kWarps = kOldWarps + 1;  // of these there are sums
   static constexpr int kOldThreads = 32 * kOldWarps, kThreads = kOldThreads + 32 * kNewWarps;
   static constexpr int kMaxThreads = kThreads, kStep = kOldWarps * kKeys;
+  static constexpr int kPack = 4, kPacks = 4;  // of values of a row as they are finished
   static constexpr bool kBeginsEarly = true;
   static_assert(AddPacks<T>::kPack == 8, "a pack is eight values of a tile's row");
   static constexpr int kSumsOfWarp = kRows * State::kSumsRow;
@@ -44,6 +45,7 @@ struct DecodeStep {
     float top[kWarps][kRows], total[kWarps][kRows];
     alignas(16) float joined[kRows][kWidth];  // of the block
     float joined_top[kRows], joined_total[kRows];
+    int length;
   };
   // Of the keys that were there before, those that a block looks at; and those that each row sees.
   struct Share {
@@ -51,13 +53,17 @@ struct DecodeStep {
     KeyRange all;
     Slots slots;
   };
+  // Where a lane's part of its warp's first tile is, in rows of the cache; null where there is none.
+  struct Places {
+    const T *keys[2], *values[4];
+  };
 
   Group group;
   AddPacks<T> add;
-  device::SmallDivider by_kv_heads;
   int cluster_log2;  // of its blocks
+  bool y_in_packs;
 
-  DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
+  DEVICE_FN void operator()(Block<Shared>& b, const Shared& shared) const {
     const auto& source = group.source;
     const int rank = rank_of(b);
     Tile tile = tile_of(b);
@@ -65,25 +71,32 @@ struct DecodeStep {
     PerThread<Values, kThreads> values;
     b.threads([&](int t, Shared& s) {
       if (t >= kOldThreads) {
-        add.prefetch_angles(tile.batch, tile.batch, 0, t - kOldThreads);
+        const int64_t likely = add.likely_position(tile.batch, tile.batch, 0);
+        add.prefetch_angles(likely, t - kOldThreads);
+        clear(s, tile, t - kOldThreads);
         b.wait();
-        take_new(s, tile, rank == 0, t - kOldThreads);
+        take_new(s, tile, rank == 0, likely, t - kOldThreads);
         return;
       }
-      prefetch_keys(tile, rank, t);
-      b.wait();
       Tile known = tile;
-      known.length = source.visible.length(tile.batch);
-      const Share share = share_of(known, rank);
-      const int slot = share.first + t / 32 * kKeys;
-      group.load_keys(keys[t], b, s, known, slot, share.end, share.slots, t % 32);
-      group.load_values(values[t], b, s, known, slot, share.end, share.slots, t % 32);
+      known.length = source.visible.likely_length(tile.batch);
+      prefetch_keys(known, rank, t);
+      // Asked for where they are likely to be, before that is known.
+      NO_UNROLL for (bool sure = false; !sure;) {
+        const Places places = places_of(known, rank, t);
+        b.wait();
+        load(keys[t], values[t], places, t % 32);
+        const int length = source.visible.length(tile.batch);
+        sure = length == known.length;
+        known.length = length;
+      }
+      if (t == 0) s.length = known.length;
       if (t < tile.rows) {
         s.range[t] = source.range(known, t);
         s.mask_row[t] = source.mask_row(known, t);
       }
     });
-    tile.length = source.visible.length(tile.batch);
+    tile.length = shared.length;
     const Share share = share_of(tile, rank);
     const float factor = source.score_scale(group.scale);
     device::for_each_warp(b, [&](const Warp& warp, Shared& s) {
@@ -126,7 +139,6 @@ struct DecodeStep {
   }
 
  private:
-  static constexpr int kPack = 4, kPacks = 4;
   static_assert(32 / kPacks == device::kMostInCluster);
   struct Part {
     float sums[kPack], top, total, sink, base;
@@ -136,7 +148,7 @@ struct DecodeStep {
   // Without its length.
   DEVICE_FN Tile tile_of(const Block<Shared>& b) const {
     int kv_head;
-    const int batch = by_kv_heads(int(b.index()) >> cluster_log2, kv_head);
+    const int batch = group.source.by_kv_heads(int(b.index()) >> cluster_log2, kv_head);
     return {batch, kv_head, 0, group.source.fold.rows, 0};
   }
   DEVICE_FN Share share_of(const Tile& tile, int rank) const {
@@ -153,15 +165,40 @@ struct DecodeStep {
 
   // Those that the first tiles look at, and their values, have been in the cache since steps before this one. They are
   // brought nearer before it is known how many there are: as many as there are by now, or one less.
-  DEVICE_FN void prefetch_keys(Tile tile, int rank, int t) const {
+  DEVICE_FN void prefetch_keys(const Tile& tile, int rank, int t) const {
     constexpr int kLine = 64;  // values
-    tile.length = group.source.visible.likely_length(tile.batch);
     const Share share = share_of(tile, rank);
     const int key = share.first + t;
     if (key >= share.end) return;
-    for (int column = 0; column < group.head_size; column += kLine) {
+    UNROLL for (int column = 0; column < kWidth; column += kLine) {
+      if (column >= group.head_size) break;
       device::prefetch(group.source.k.at(tile.batch, tile.kv_head, key) + column);
       device::prefetch(group.source.v.at(tile.batch, tile.kv_head, key) + column);
+    }
+  }
+  DEVICE_FN Places places_of(const Tile& tile, int rank, int t) const {
+    const Share share = share_of(tile, rank);
+    const int slot = share.first + t / 32 * kKeys;
+    // By a branch: compilers leave it ahead of the wait.
+    const auto in = [&](const auto& rows, int key) {
+      return key < share.end ? rows.at(tile.batch, tile.kv_head, key) : nullptr;
+    };
+    Places places;
+    UNROLL for (int i = 0; i < 2; ++i) places.keys[i] = in(group.source.k, slot + t % 32 / 4 + 8 * i);
+    UNROLL for (int i = 0; i < 4; ++i) places.values[i] = in(group.source.v, slot + device::depth_of(t % 32, i));
+    return places;
+  }
+  DEVICE_FN void load(Keys& keys, Values& values, const Places& places, int lane) const {
+    const auto words = [](const T* row, int column, int size) {
+      return row && column < size ? device::load_words<8>(row + column) : Words{};
+    };
+    UNROLL for (int i = 0; i < 2; ++i) {
+      UNROLL for (int c = 0; c < kChunks; ++c) keys.at[i][c] =
+          words(places.keys[i], 32 * c + 8 * (lane % 4), group.head_size);
+    }
+    UNROLL for (int i = 0; i < 4; ++i) {
+      UNROLL for (int n = 0; n < Group::kSpans; ++n) values.at[i][n] =
+          words(places.values[i], 64 * n + 8 * (lane / 4), group.value_size);
     }
   }
 
@@ -206,37 +243,43 @@ struct DecodeStep {
       if (lane >= kPacks || pack >= end) return;
       const Part& part = parts[lane];
       const int row = pack / kInRow, column = pack % kInRow * kPack;
-      const float total = part.total + exponential(part.sink - part.base);
+      if (column >= group.value_size) return;
+      const float factor = normalised(1, part.total + exponential(part.sink - part.base));
       T* const y = group.source.y_rows.at(tile.batch, head_of(tile, row), 0) + column;
-      UNROLL for (int i = 0; i < kPack; ++i) {
-        if (column + i < group.value_size) y[i] = T(normalised(part.sums[i], total));
-      }
+      Pack<T, kPack> out;
+      UNROLL for (int i = 0; i < kPack; ++i) out.at[i] = T(part.sums[i] * factor);
+      device::store_pack(y, out, y_in_packs);
     });
   }
+  DEVICE_FN static Words& in_q(Shared& s, int row, int column) {
+    return s.q[0][column / 32][row * 4 + column % 32 / 8];
+  }
+  // What of queries, and of the new key and its values, there is not.
+  DEVICE_FN void clear(Shared& s, const Tile& tile, int t) const {
+    constexpr int kThreads = 32 * kNewWarps, kFresh = kWidth / 8;
+    static_assert(kChunks % kNewWarps == 0 && kFresh <= kThreads);
+    UNROLL for (int n = 0; n < kChunks / kNewWarps; ++n) {
+      const int i = t + n * kThreads, row = i % 32 / 4, column = i / 32 * 32 + i % 4 * 8;
+      if (row >= tile.rows || column >= group.head_size) in_q(s, row, column) = Words{};
+    }
+    if (t < kFresh && 8 * t >= group.head_size) s.fresh[0][t] = s.fresh[1][t] = Words{};
+  }
   // Queries go where tiles want them, the new key and its values into the cache, too.
-  DEVICE_FN void take_new(Shared& s, const Tile& tile, bool keeps, int t) const {
+  DEVICE_FN void take_new(Shared& s, const Tile& tile, bool keeps, int64_t likely, int t) const {
     const int heads = tile.rows + (keeps ? 2 : 0);
-    const auto in_q = [&](int row, int column) -> Words& { return s.q[0][column / 32][row * 4 + column % 32 / 8]; };
-    for (int i = t; i < kChunks * 32; i += 32 * kNewWarps) {
-      const int row = i % 32 / 4, column = i / 32 * 32 + i % 4 * 8;
-      if (row >= tile.rows || column >= group.head_size) in_q(row, column) = Words{};
-    }
-    for (int i = t; i < kWidth / 8; i += 32 * kNewWarps) {
-      if (8 * i >= group.head_size) s.fresh[0][i] = s.fresh[1][i] = Words{};
-    }
     for (int i = t; i < heads << add.lanes_log2; i += 32 * kNewWarps) {
       const int row = i >> add.lanes_log2, pack = i - (row << add.lanes_log2), which = row - tile.rows;
       if (pack >= add.packs) continue;
       const int number =
           which < 0 ? tile.kv_head * tile.rows + row : add.add.q_heads + which * add.add.kv_heads + tile.kv_head;
-      const auto rotated = add.rotated(tile.batch, tile.batch, 0, number, pack);
+      const auto rotated = add.rotated(tile.batch, tile.batch, 0, number, pack, likely);
       const auto put = [&](int column, const auto& packed) {
-        (which < 0 ? in_q(row, column) : s.fresh[which][column / 8]) = device::words_of(packed);
+        (which < 0 ? in_q(s, row, column) : s.fresh[which][column / 8]) = device::words_of(packed);
       };
       put(rotated.first, rotated.packs.real);
       if (rotated.rotates) put(rotated.first + add.add.layout.half, rotated.packs.imaginary);
-      if (which >= 0 && add.add.has_room(rotated.row))
-        add.store(rotated, add.in_cache(tile.batch, number, rotated.row));
+      if (which >= 0 && add.add.has_room(rotated.begin))
+        add.store(rotated, add.in_cache(tile.batch, number, rotated.begin));
     }
   }
   // As if a tile began with the new key.
@@ -276,14 +319,22 @@ bool launch(Context& context, const CacheExtension& e, const Attend& p) {
   const auto add = rows_to_add<T, false>(context, all, new_rows(e), e.keys, e.values);
   if (!add.are_packs()) return false;
   copy_past(context, e);
-  const DenseRows<T, 8> rows{
-      {}, VisibleKeysView<T>(p, context.fault()), FoldedRows(p), p.q, p.k, p.v, p.y, int(p.heads), int(p.kv_heads), 1};
+  const DenseRows<T, 8> rows{{},
+                             VisibleKeysView<T>(p, context.fault()),
+                             FoldedRows(p),
+                             p.q,
+                             p.k,
+                             p.v,
+                             p.y,
+                             int(p.heads),
+                             device::SmallDivider(1),
+                             device::SmallDivider(int(p.kv_heads))};
   device::cluster_kernel<typename Kernel::Shared>(
       context.stream(), {checked_product(p.batch, p.kv_heads), blocks, Kernel::kThreads},
-      Kernel{{rows, SinkView<T>(p), int(p.head_size), int(p.value_size), float(p.scale), float(p.softcap), {}},
+      Kernel{{rows, SinkView<T>(p), int(p.head_size), int(p.value_size), float(p.scale), float(p.softcap), {}, {}},
              AddPacks<T>(add),
-             device::SmallDivider(int(p.kv_heads)),
-             std::countr_zero(unsigned(blocks))});
+             std::countr_zero(unsigned(blocks)),
+             packs_fit<Kernel::kPack, T>(p.y, p.value_size)});
   return true;
 }
 

@@ -22,12 +22,14 @@ struct DenseRows : KeysAsSlots {
   HeadView<const T> q_rows;
   HeadView<const Unit> k, v;
   HeadView<T> y_rows;
-  int heads, kv_heads, row_parts;
+  int heads;
+  device::SmallDivider by_row_parts, by_kv_heads;
 
   template <class B>
   DEVICE_FN Tile find(B&, int part) const {
-    const int first_row = part % row_parts * kMost, place = part / row_parts, batch = place / kv_heads;
-    return {batch, place % kv_heads, first_row, fold.rows - first_row < kMost ? fold.rows - first_row : kMost,
+    int of_head, kv_head;
+    const int batch = by_kv_heads(by_row_parts(part, of_head), kv_head), first_row = of_head * kMost;
+    return {batch, kv_head, first_row, fold.rows - first_row < kMost ? fold.rows - first_row : kMost,
             visible.length(batch)};
   }
   DEVICE_FN KeyRange range(const Tile& tile, int row) const {
@@ -93,8 +95,16 @@ void launch_dense(Context& context, const Attend& p, const auto& make) {
   const FoldedRows fold(p);
   const int row_parts = (fold.rows + Kernel::kRows - 1) / Kernel::kRows;
   const int64_t blocks = checked_product(checked_product(p.batch, p.kv_heads), row_parts);
-  Source source = make(Rows{
-      {}, VisibleKeysView<T>(p, context.fault()), fold, p.q, p.k, p.v, p.y, int(p.heads), int(p.kv_heads), row_parts});
+  Source source = make(Rows{{},
+                            VisibleKeysView<T>(p, context.fault()),
+                            fold,
+                            p.q,
+                            p.k,
+                            p.v,
+                            p.y,
+                            int(p.heads),
+                            device::SmallDivider(row_parts),
+                            device::SmallDivider(int(p.kv_heads))});
   Attend likely = p;
   likely.keys = source.likely_keys(p);
   const SplitPartials partial =

@@ -1,6 +1,7 @@
 #include "ops/attention/dense/split_k.h"
 
 #include "device/device.h"
+#include "device/divide.h"
 #include "device/transform.h"
 #include "device/warp.h"
 #include "ops/dispatch.h"

@@ -8,8 +8,9 @@
 namespace encore::ops {
 namespace {
 
-// A block has a row.
+// A block has a row, of which a thread asks for two values at once.
 struct CountKeys {
+  static constexpr int kAtOnce = 2;
   const int64_t* mask;
   int32_t* last;
   int64_t width;
@@ -21,7 +22,14 @@ struct CountKeys {
         uint64_t{0},
         [&](int t) {
           uint64_t own = 0;
-          for (int64_t i = t; i < width; i += b.size()) own += uint64_t(row[i]);
+          NO_UNROLL for (int64_t first = t; first < width; first += kAtOnce * b.size()) {
+            uint64_t some[kAtOnce];
+            UNROLL for (int n = 0; n < kAtOnce; ++n) {
+              const int64_t i = first + n * b.size();
+              some[n] = i < width ? uint64_t(row[i]) : 0;
+            }
+            own += some[0] + some[1];
+          }
           return own;
         },
         [](uint64_t p, uint64_t q) { return p + q; });
@@ -39,7 +47,8 @@ class LastKeys final : public Op {
     require(mask.shape.rank() == 2, "the mask has shape ", mask.shape.str(), "; it must have two dimensions");
     const int64_t rows = mask.shape[0], width = mask.shape[1];
     const Tensor last = context.output(0, {rows});
-    const int64_t warps = std::clamp<int64_t>((width + 127) / 128, 1, 32);  // for four values of each thread
+    constexpr int64_t kOfWarp = 32 * CountKeys::kAtOnce;
+    const int64_t warps = std::clamp<int64_t>((width + kOfWarp - 1) / kOfWarp, 1, 32);
     device::block_kernel<device::NoShared>(
         context.stream(), {rows, int(32 * warps)},
         CountKeys{mask.as<const int64_t>(), last.as<int32_t>(), width, uint64_t(less_)});

@@ -1,6 +1,7 @@
 // New rows of heads on their way into a cache: where each comes from and goes to, and how it is rotated there.
 #pragma once
 #include "device/divide.h"
+#include "device/guess.h"
 #include "device/prefetch.h"
 #include "device/words.h"
 #include "ops/attention/kv_cache/extend_cache.h"
@@ -145,9 +146,12 @@ struct AddPacks {
   using Words = device::WordsOf<T, kPack>;
   struct Rotated {
     Pairs<T, false> packs;
-    int first;     // where the first one is in its head
-    bool rotates;  // else there is no other one
-    int64_t row;   // of the cache, which may have no room for it
+    int first;      // where the first one is in its head
+    bool rotates;   // else there is no other one
+    int64_t begin;  // which key the first new row is
+  };
+  struct Angles {
+    Words cosines, sines;
   };
 
   AddRows<T, false> add;
@@ -157,19 +161,23 @@ struct AddPacks {
     while ((1 << lanes_log2) < packs && lanes_log2 < 16) ++lanes_log2;
   }
 
-  // The angles are far away. They are brought nearer before the token's position is known: those of where the token is
-  // by now, which is rarely another place.
-  DEVICE_FN void prefetch_angles(int64_t token, int64_t batch, int row, int pack) const {
-    if (pack >= add.layout.rotated_packs) return;
-    const int64_t position = add.given_position(token, add.added.begin(batch) + row);
-    if (!add.has_angles(position)) return;
+  // Where a token is by now, before earlier work is done, which rarely makes it another place; or -1.
+  DEVICE_FN int64_t likely_position(int64_t token, int64_t batch, int row) const {
+    if (add.layout.rotated_packs == 0) return -1;
+    const int64_t position = device::guessed(add.given_position(token, add.added.begin(batch) + row), token);
+    return add.has_angles(position) ? position : -1;
+  }
+  // The angles are far away. They are brought nearer before the token's position is known.
+  DEVICE_FN void prefetch_angles(int64_t position, int pack) const {
+    if (position < 0 || pack >= add.layout.rotated_packs) return;
     const int64_t angle = position * add.layout.half + pack * kPack;
     device::prefetch(add.cos + angle);
     device::prefetch(add.sin + angle);
   }
-  // Of head `number` of all that a token has: of queries, keys and values, in this order. What waits for no position is
-  // asked for before it is known: for a token that a model generates, time is that of two reads, one after the other.
-  DEVICE_FN Rotated rotated(int64_t token, int64_t batch, int row, int number, int pack) const {
+  // Of head `number` of all that a token has: of queries, keys and values, in this order. All is asked for before the
+  // token's position is known, angles where it is likely to be: for a token that a model generates, time is that of one
+  // read.
+  DEVICE_FN Rotated rotated(int64_t token, int64_t batch, int row, int number, int pack, int64_t likely) const {
     const PairLayout& layout = add.layout;
     const bool is_q = number < add.q_heads, is_value = number >= add.q_heads + add.kv_heads;
     const int kv_head = number - add.q_heads - (is_value ? add.kv_heads : 0);
@@ -180,20 +188,23 @@ struct AddPacks {
                           (is_q ? number : kv_head) * layout.size + rotated.first;
     const Words low = device::load_words<kPack>(from),
                 high = rotated.rotates ? device::load_words<kPack>(from + layout.half) : Words{};
+    const bool turns = rotated.rotates && !is_value;
+    Angles angles{};
+    if (turns && likely >= 0) angles = angles_at(likely, rotated.first);
     const int64_t last = add.added.last(batch);
-    const int64_t begin = add.added.begin_before(last), at = begin + row;
-    rotated.row = add.row_of(begin) + row;
+    rotated.begin = add.added.begin_before(last);
     if (number == 0 && pack == 0 && row == 0) add.added.check(last, add.fault);
-    if (rotated.rotates && !is_value) {
-      const int64_t angle = add.position(token, at) * layout.half + rotated.first;
-      const Words cosines = device::load_words<kPack>(add.cos + angle),
-                  sines = device::load_words<kPack>(add.sin + angle);
-      rotated.packs = {device::pack_of<T>(low), device::pack_of<T>(high)};
-      rotated.packs.rotate(device::pack_of<T>(cosines), device::pack_of<T>(sines));
-    } else {
-      rotated.packs = {device::pack_of<T>(low), device::pack_of<T>(high)};
+    rotated.packs = {device::pack_of<T>(low), device::pack_of<T>(high)};
+    if (turns) {
+      const int64_t position = add.position(token, rotated.begin + row);
+      if (position != likely) angles = angles_at(position, rotated.first);
+      rotated.packs.rotate(device::pack_of<T>(angles.cosines), device::pack_of<T>(angles.sines));
     }
     return rotated;
+  }
+  DEVICE_FN Angles angles_at(int64_t position, int first) const {
+    const int64_t angle = position * add.layout.half + first;
+    return {device::load_words<kPack>(add.cos + angle), device::load_words<kPack>(add.sin + angle)};
   }
   DEVICE_FN T* in_cache(int64_t batch, int number, int64_t row) const {
     const bool is_value = number >= add.q_heads + add.kv_heads;

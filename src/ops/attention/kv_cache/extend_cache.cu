@@ -56,15 +56,16 @@ struct AddPackedRows {
     b.threads([&](int t, NoShared&) {
       const int number = int(part) * (b.size() >> add.lanes_log2) + (t >> add.lanes_log2);
       const int pack = t & ((1 << add.lanes_log2) - 1);
-      if (number == 0) add.prefetch_angles(token, batch, int(row), pack);
+      const int64_t likely = add.likely_position(token, batch, int(row));
+      if (number == 0) add.prefetch_angles(likely, pack);
       b.wait();
       if (number >= heads || pack >= add.packs) return;
-      const auto rotated = add.rotated(token, batch, int(row), number, pack);
+      const auto rotated = add.rotated(token, batch, int(row), number, pack, likely);
       const AddRows<T, false>& rows = add.add;
       if (number < rows.q_heads)
-        add.store(rotated, rows.rotated_q + (token * rows.q_heads + number) * rows.layout.size);
-      else if (rows.has_room(rotated.row))
-        add.store(rotated, add.in_cache(batch, number, rotated.row));
+        return add.store(rotated, rows.rotated_q + (token * rows.q_heads + number) * rows.layout.size);
+      const int64_t in_cache = rows.row_of(rotated.begin) + row;
+      if (rows.has_room(in_cache)) add.store(rotated, add.in_cache(batch, number, in_cache));
     });
   }
 };

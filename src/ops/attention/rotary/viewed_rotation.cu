@@ -5,7 +5,10 @@
 #include <cmath>
 
 #include "device/divide.h"
+#include "device/divide_small.h"
+#include "device/fast_math.h"
 #include "device/prefetch.h"
+#include "device/words.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/any_floats.h"
 #include "ops/overlap.h"
@@ -20,71 +23,102 @@ using device::Divider;
 using device::NoShared;
 using device::Pack;
 using device::PerThread;
+using device::SmallDivider;
 
 constexpr int kRank = 4, kRows = 3;  // dimensions, and those that count heads
 
 // How far apart heads are along each of the result's dimensions.
 using Strides = std::array<int64_t, kRows>;
 
-// One tensor of heads.
-template <class T>
+// One tensor of heads, which `Divide` counts.
+template <class T, class Values, class Divide>
 struct Side {
-  AnyFloats x, gamma;  // gamma: without data, heads are not normed
+  Values x, gamma;  // gamma: without data, heads are not normed
   T* y;
   Strides of_x, of_cos, of_sin;
-  Divider by_inner, by_middle;
+  Divide by_inner, by_middle;
   int64_t heads;
   float epsilon;
-
-  DEVICE_FN int64_t place(int64_t head, const Strides& strides) const {
-    int64_t inner, middle;
-    const int64_t outer = by_middle(by_inner(head, inner), middle);
-    return outer * strides[0] + middle * strides[1] + inner * strides[2];
-  }
 };
 
 // A team of kLanes has a head; each of its threads has kKeep packs of the first half, and with them those that they are
-// rotated with. All that a head needs is asked for at once. A block has heads of one side.
+// rotated with. All that a head needs is asked for at once. A block has heads of one side. Single values are of any
+// float type, and heads as many as memory holds; packs are of T or float, and heads are counted in 32 bits.
 template <class T, int kPack, int kLanes, int kKeep, int kSides>
 struct RotateViewed {
+  static constexpr bool kInPacks = kPack > 1;
   using Together = Team<kLanes>;
   static constexpr int kMaxThreads = Together::kMaxThreads;
   static constexpr bool kBeginsEarly = true;
+  using Values = std::conditional_t<kInPacks, FloatsOr<T>, AnyFloats>;
+  using Divide = std::conditional_t<kInPacks, SmallDivider, Divider>;
+  using Index = std::conditional_t<kInPacks, int, int64_t>;
+  using Own = Side<T, Values, Divide>;
   using Floats = Pack<float, kPack>;
+  template <class Packs>
   struct Both {
-    Floats low, high;  // of the first half, and of the second
+    Packs low, high;  // of the first half, and of the second
   };
+  using Raw = Both<AnyFloats::Raw<kPack>>;
   struct Held {
-    Both x[kKeep], cos[kKeep], sin[kKeep], gamma[kKeep];
+    Both<Floats> x[kKeep];
+    Raw cos[kKeep], sin[kKeep], gamma[kKeep];
+  };
+  // A head, and what it is rotated by.
+  struct Place {
+    Values x, cos, sin;
   };
 
-  Side<T> sides[kSides];
+  Own sides[kSides];
   int64_t blocks;  // of the first side
-  AnyFloats cos, sin;
+  Values cos, sin;
   int half, packs;  // values of a half, and packs
   float per_value;
 
+  static Divide divide_by(int64_t divisor, [[maybe_unused]] int64_t heads) {
+    if constexpr (kInPacks)
+      return SmallDivider(int(divisor));
+    else
+      return Divider(divisor, heads);
+  }
+
   DEVICE_FN void operator()(Block<NoShared>& b, const NoShared&) const {
     const bool is_second = kSides > 1 && b.index() >= blocks;
-    const Side<T>& side = sides[is_second];
+    const Own& side = sides[is_second];
     const int64_t before = is_second ? blocks * (b.size() / kLanes) : 0;  // heads
     PerThread<Held, kMaxThreads> held;
     auto squares = Together::reduce(
         b, 0.f,
         [&](int t) {
           const int64_t head = Together::index(b, t) - before;
-          if (head < side.heads) prefetch(side, head, t);
+          const bool there = head < side.heads;
+          const Place place = there ? place_of(side, Index(head)) : Place{};
+          if (there) prefetch(side, place, t);
           b.wait();
-          return head < side.heads ? load(held[t], side, head, t) : 0.f;
+          return there ? load(held[t], side, place, t) : 0.f;
         },
         Plus());
     b.threads([&](int t, NoShared&) {
       const int64_t head = Together::index(b, t) - before;
-      if (head < side.heads) store(held[t], side, head, t, 1.f / std::sqrt(squares[t] * per_value + side.epsilon));
+      if (head < side.heads) store(held[t], side, head, t, over_root(squares[t] * per_value + side.epsilon));
     });
   }
 
  private:
+  DEVICE_FN static float over_root(float x) {
+    if constexpr (kIsHalf<T>)
+      return device::fast_inverse_root(x);
+    else
+      return 1.f / std::sqrt(x);
+  }
+  DEVICE_FN Place place_of(const Own& side, Index head) const {
+    Index inner, middle;
+    const Index outer = side.by_middle(side.by_inner(head, inner), middle);
+    const auto at = [&](const Values& of, const Strides& strides) {
+      return Values{AnyFloats{of.address(outer * strides[0] + middle * strides[1] + inner * strides[2]), of.type}};
+    };
+    return {at(side.x, side.of_x), at(cos, side.of_cos), at(sin, side.of_sin)};
+  }
   // f(k, first value) for each pack of a thread.
   template <class F>
   DEVICE_FN void each(int t, F f) const {
@@ -93,49 +127,54 @@ struct RotateViewed {
       if (pack < packs) f(k, pack * kPack);
     }
   }
-  DEVICE_FN Both both(const AnyFloats& from, int64_t first) const {
-    return {from.pack<kPack>(first), from.pack<kPack>(first + half)};
+  DEVICE_FN Raw raw(const Values& from, int first) const {
+    return {from.template raw<kPack>(first), from.template raw<kPack>(first + half)};
   }
-  DEVICE_FN void prefetch(const Side<T>& side, int64_t head, int t) const {
+  DEVICE_FN static Both<Floats> floats(const Values& of, const Raw& raw) {
+    return {of.floats(raw.low), of.floats(raw.high)};
+  }
+  DEVICE_FN void prefetch(const Own& side, const Place& place, int t) const {
     each(t, [&](int, int first) {
-      device::prefetch(cos.address(side.place(head, side.of_cos) + first));
-      device::prefetch(sin.address(side.place(head, side.of_sin) + first));
+      device::prefetch(place.cos.address(first));
+      device::prefetch(place.sin.address(first));
       if (side.gamma.data) device::prefetch(side.gamma.address(first));
     });
   }
   // The sum of the thread's squares.
-  DEVICE_FN float load(Held& held, const Side<T>& side, int64_t head, int t) const {
-    const int64_t in_x = side.place(head, side.of_x), in_cos = side.place(head, side.of_cos),
-                  in_sin = side.place(head, side.of_sin);
+  DEVICE_FN float load(Held& held, const Own& side, const Place& place, int t) const {
+    Raw x[kKeep];
     each(t, [&](int k, int first) {
-      held.x[k] = both(side.x, in_x + first);
-      held.cos[k] = both(cos, in_cos + first);
-      held.sin[k] = both(sin, in_sin + first);
-      if (side.gamma.data) held.gamma[k] = both(side.gamma, first);
+      x[k] = raw(place.x, first);
+      held.cos[k] = raw(place.cos, first);
+      held.sin[k] = raw(place.sin, first);
+      if (side.gamma.data) held.gamma[k] = raw(side.gamma, first);
     });
     float all = 0;
     each(t, [&](int k, int) {
-      const Both& own = held.x[k];
-      UNROLL for (int i = 0; i < kPack; ++i) all += own.low.at[i] * own.low.at[i] + own.high.at[i] * own.high.at[i];
+      const auto& [low, high] = held.x[k] = floats(side.x, x[k]);
+      UNROLL for (int i = 0; i < kPack; ++i) all += low.at[i] * low.at[i] + high.at[i] * high.at[i];
     });
     return all;
   }
-  DEVICE_FN void store(const Held& held, const Side<T>& side, int64_t head, int t, float over_root) const {
+  DEVICE_FN void store(const Held& held, const Own& side, int64_t head, int t, float over_root) const {
     T* const to = side.y + head * (2 * half);
     each(t, [&](int k, int first) {
-      Both own = held.x[k];
-      const Both &c = held.cos[k], &s = held.sin[k];
+      Both<Floats> x = held.x[k];
+      if (side.gamma.data) {
+        const Both<Floats> gamma = floats(side.gamma, held.gamma[k]);
+        UNROLL for (int i = 0; i < kPack; ++i) {
+          x.low.at[i] *= over_root * gamma.low.at[i];
+          x.high.at[i] *= over_root * gamma.high.at[i];
+        }
+      }
+      const Both<Floats> c = floats(cos, held.cos[k]), s = floats(sin, held.sin[k]);
       Pack<T, kPack> low, high;
       UNROLL for (int i = 0; i < kPack; ++i) {
-        if (side.gamma.data) {
-          own.low.at[i] *= over_root * held.gamma[k].low.at[i];
-          own.high.at[i] *= over_root * held.gamma[k].high.at[i];
-        }
-        low.at[i] = T(own.low.at[i] * c.low.at[i] - own.high.at[i] * s.low.at[i]);
-        high.at[i] = T(own.high.at[i] * c.high.at[i] + own.low.at[i] * s.high.at[i]);
+        low.at[i] = T(x.low.at[i] * c.low.at[i] - x.high.at[i] * s.low.at[i]);
+        high.at[i] = T(x.high.at[i] * c.high.at[i] + x.low.at[i] * s.high.at[i]);
       }
-      device::store_pack(to + first, low, true);
-      device::store_pack(to + half + first, high, true);
+      device::store_whole(to + first, low);
+      device::store_whole(to + half + first, high);
     });
   }
 };
@@ -155,10 +194,11 @@ struct Heads {
     }
     return made;
   }
-  // Whether each begins with a pack, if halves do.
-  template <int kPack>
-  bool has_packs() const {
-    return data.has_packs<kPack>() &&
+  // Whether each begins with a pack of what a T has packs of, if halves do.
+  template <class T>
+  bool in_packs() const {
+    constexpr int kPack = device::pack_size<T>();
+    return FloatsOr<T>::has_packs(data) &&
            std::all_of(strides.begin(), strides.end() - 1, [](int64_t stride) { return stride % kPack == 0; });
   }
 };
@@ -245,26 +285,28 @@ class Rotation : public Op {
   static void launch(Context& context, const std::vector<Made>& made, const Heads& cos, const Heads& sin) {
     constexpr int kPack = device::pack_size<T>(), kThreads = 128;
     const int64_t size = cos.shape.back();
-    const bool aligned = size / 2 % kPack == 0 && cos.has_packs<kPack>() && sin.has_packs<kPack>() &&
-                         std::ranges::all_of(made, [](const Made& one) {
-                           return one.x.template has_packs<kPack>() && one.gamma.template has_packs<kPack>() &&
-                                  device::is_pack_aligned<kPack>(one.y.template as<T>());
-                         });
+    const bool in_packs = size / 2 % kPack == 0 && cos.in_packs<T>() && sin.in_packs<T>() &&
+                          std::ranges::all_of(made, [&](const Made& one) {
+                            return one.x.template in_packs<T>() && FloatsOr<T>::has_packs(one.gamma) &&
+                                   device::is_pack_aligned<kPack>(one.y.template as<T>()) &&
+                                   one.y.count() / size < int64_t(1) << 31;
+                          });
     const auto with = [&]<int kOwn, int kLanes, int kKeep> {
-      RotateViewed<T, kOwn, kLanes, kKeep, kSides> kernel{
-          {}, 0, cos.data, sin.data, int(size / 2), int(size / 2 / kOwn), 1.f / float(size)};
+      using Kernel = RotateViewed<T, kOwn, kLanes, kKeep, kSides>;
+      using Values = typename Kernel::Values;
+      Kernel kernel{{}, 0, Values{cos.data}, Values{sin.data}, int(size / 2), int(size / 2 / kOwn), 1.f / float(size)};
       int64_t blocks = 0;
       for (size_t i = 0; i < kSides; ++i) {
         const auto& [x, gamma, y, wanted, how] = made[i];
         const int64_t heads = y.count() / size, teams = kThreads / kLanes;
-        kernel.sides[i] = {x.data,
-                           gamma,
+        kernel.sides[i] = {Values{x.data},
+                           Values{gamma},
                            y.template as<T>(),
                            x.in_order(how->order),
                            cos.in_order(how->order),
                            sin.in_order(how->order),
-                           Divider(y.shape[2], heads),
-                           Divider(y.shape[1], heads),
+                           Kernel::divide_by(y.shape[2], heads),
+                           Kernel::divide_by(y.shape[1], heads),
                            heads,
                            how->epsilon};
         blocks += (heads + teams - 1) / teams;
@@ -272,7 +314,7 @@ class Rotation : public Op {
       }
       device::block_kernel<NoShared>(context.stream(), {blocks, kThreads}, kernel);
     };
-    if (!aligned)
+    if (!in_packs)
       with.template operator()<1, 32, 4>();
     else if (size / 2 <= 8 * kPack)
       with.template operator()<kPack, 8, 1>();

@@ -1,5 +1,6 @@
 // Keys of a token's window, and then those that were chosen for it, as slots (key_slots.h).
 #pragma once
+#include "device/divide.h"
 #include "ops/attention/dense/key_slots.h"
 #include "ops/attention/sparse/attend_topk.h"
 
