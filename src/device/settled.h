@@ -1,4 +1,6 @@
 #pragma once
+#include <cstdint>
+
 #include "device/annotate.h"
 
 namespace encore::device {
@@ -12,6 +14,14 @@ DEVICE_FN T* settled(T* at) {
   __builtin_assume(__isGlobal(at));
 #endif
   return at;
+}
+// Likewise a number, such as one that is to be known before a wait for earlier work, or a mask: compilers see the
+// condition that it was made of, and keep as predicates, which are few, what a register has.
+DEVICE_FN uint32_t settled(uint32_t value) {
+#ifdef __CUDA_ARCH__
+  asm volatile("" : "+r"(value));
+#endif
+  return value;
 }
 
 }  // namespace encore::device

@@ -136,6 +136,7 @@ LAST = (
         # Of many tiles.
         conv((2, 32, 130, 261), (32, 1, 3, 3), bias=True, group=32, pads=[1, 1, 1, 1], name="large"),
         conv((2, 32, 261, 521), (32, 1, 5, 5), group=32, strides=[2, 2], pads=[2, 2, 2, 2], name="large"),
+        conv((1, 16, 199, 206), (16, 1, 7, 7), bias=True, group=16, pads=[2, 0, 3, 3], name="large"),
         conv((2, 32, 9, 7), (48, 8, 3, 3), bias=True, group=4, pads=[1, 1, 1, 1], name="wide_groups"),
         conv((2, 5, 9, 7), (7, 5, 3, 3), bias=True, name="odd"),
     ]

@@ -118,6 +118,9 @@ LAYOUTS = [
     resize((9, 3, 32), (3, 1, 1), mode="linear"),
     resize((2, 5, 7, 12), (1, 0.6, 0.7, 1), mode="linear"),
     resize((9, 3, 32), (3, 1, 1)),
+    # Threads have several packs of channels.
+    resize((1, 65, 70, 64), (1, 4, 4, 1), mode="linear", coordinate_transformation_mode="pytorch_half_pixel"),
+    resize((1, 400, 1, 640), (1, 9, 1, 1), mode="linear", coordinate_transformation_mode="align_corners"),
     resize((4, 6, 5, 8), (2, 1, 1.5, 1)),
     resize((4, 6, 5, 8), (2, 1, 1, 1.5)),
     resize(

@@ -1,7 +1,9 @@
 #include "ops/nn/epilogue.h"
 
 #include "device/divide.h"
-#include "device/transform.h"
+#include "device/divide_small.h"
+#include "device/settled.h"
+#include "device/words.h"
 #include "ops/choice.h"
 #include "ops/dispatch.h"
 
@@ -11,6 +13,15 @@ namespace {
 using device::Compute;
 using device::Divider;
 using device::Pack;
+using device::SmallDivider;
+
+template <class T, int kPack>
+DEVICE_FN Pack<T, kPack> activated(const Activation& activation, Compute<T> (&x)[kPack]) {
+  activation.template choose<T>([&](auto curve) { UNROLL for (int i = 0; i < kPack; ++i) x[i] = curve(x[i]); });
+  Pack<T, kPack> made;
+  UNROLL for (int i = 0; i < kPack; ++i) made.at[i] = T(x[i]);
+  return made;
+}
 
 // Neighbours are of one channel, unless packs reach over rows: then the channel is looked up anew at each boundary.
 template <class T>
@@ -21,7 +32,7 @@ struct Finish {
   T* y;
   Activation activation;
   Divider by_width, by_channels;
-  bool aligned, bias_in_packs;
+  bool aligned;
 
   DEVICE_FN void operator()(int64_t pack) const {
     const int64_t first = pack * kPack;
@@ -31,31 +42,56 @@ struct Finish {
     Compute<T> x[kPack];
     UNROLL for (int i = 0; i < kPack; ++i) x[i] = Compute<T>(values.at[i]);
     if (bias) {
-      if (bias_in_packs) {
-        by_channels(first, channel);
-        const Pack<T, kPack> more = device::load_pack<kPack>(bias + channel, true);
-        UNROLL for (int i = 0; i < kPack; ++i) x[i] += Compute<T>(more.at[i]);
-      } else {
-        by_channels(by_width(first, at), channel);
-        Compute<T> of = Compute<T>(bias[channel]);
-        UNROLL for (int i = 0; i < kPack; ++i) {
-          if (at == width) {
-            at = 0;
-            if (++channel == channels) channel = 0;
-            of = Compute<T>(bias[channel]);
-          }
-          x[i] += of;
-          ++at;
+      by_channels(by_width(first, at), channel);
+      Compute<T> of = Compute<T>(bias[channel]);
+      UNROLL for (int i = 0; i < kPack; ++i) {
+        if (at == width) {
+          at = 0;
+          if (++channel == channels) channel = 0;
+          of = Compute<T>(bias[channel]);
         }
+        x[i] += of;
+        ++at;
       }
     }
     if (residual) {
       const Pack<T, kPack> more = device::load_pack<kPack>(residual + first, aligned, count);
       UNROLL for (int i = 0; i < kPack; ++i) x[i] += Compute<T>(more.at[i]);
     }
-    Pack<T, kPack> out;
-    UNROLL for (int i = 0; i < kPack; ++i) out.at[i] = T(activation.template whole<T>(x[i]));
-    device::store_pack(y + first, out, aligned, count);
+    device::store_pack(y + first, activated<T>(activation, x), aligned, count);
+  }
+};
+
+// Of whole packs, fewer than 2^31, each of one channel, or with channels last of neighbours. No load waits for another.
+template <class T, bool kLast>
+struct FinishPacks {
+  static constexpr int kPack = device::pack_size<T>(), kBiases = kLast ? kPack : 1;
+  const T *bias, *residual;  // null where there is none
+  T* y;
+  Activation activation;
+  SmallDivider by_width, by_channels;  // in packs: a channel's, unless it is last, and then the channels
+
+  DEVICE_FN void operator()(int64_t pack) const {
+    int at, channel;
+    by_channels(kLast ? int(pack) : by_width(int(pack), at), channel);
+    const int64_t first = pack * kPack;
+    const auto values = device::pack_of<T>(settled(device::load_words<kPack>(y + first)));
+    const auto more = device::pack_of<T>(settled(device::load_words<kPack>(residual ? residual + first : y + first)));
+    const auto base = device::load_aligned<kBiases>(bias ? bias + int64_t(channel) * kBiases : y + first);
+    Compute<T> x[kPack];
+    UNROLL for (int i = 0; i < kPack; ++i) {
+      x[i] = Compute<T>(values.at[i]);
+      x[i] = bias ? x[i] + Compute<T>(base.at[kLast ? i : 0]) : x[i];
+      x[i] = residual ? x[i] + Compute<T>(more.at[i]) : x[i];
+    }
+    device::store_whole(y + first, activated<T>(activation, x));
+  }
+
+ private:
+  template <int kWords>
+  DEVICE_FN static Pack<uint32_t, kWords> settled(Pack<uint32_t, kWords> words) {
+    UNROLL for (uint32_t& word : words.at) word = device::settled(word);
+    return words;
   }
 };
 
@@ -104,16 +140,24 @@ void finish(StreamRef stream, const ConvProblem& p, int64_t width, const Epilogu
   const int64_t n = p.images * p.out_channels * width;
   if (n == 0 || epilogue.is_empty()) return;
   dispatch(FloatList{}, p.type, [&]<class T>() {
-    using Kernel = Finish<T>;
-    constexpr int kPack = Kernel::kPack;
+    constexpr int kPack = device::pack_size<T>();
     const auto* const bias = static_cast<const T*>(epilogue.bias);
     const auto* const residual = static_cast<const T*>(epilogue.residual);
-    const bool aligned = device::is_pack_aligned<kPack>(static_cast<T*>(y)) && device::is_pack_aligned<kPack>(residual);
-    const bool bias_in_packs = last && p.out_channels % kPack == 0 && device::is_pack_aligned<kPack>(bias);
-    const int64_t row = last ? 1 : width;
-    device::for_each_index(stream, (n + kPack - 1) / kPack,
-                           Kernel{n, row, p.out_channels, bias, residual, static_cast<T*>(y), epilogue.activation,
-                                  Divider(row, n), Divider(p.out_channels, n), aligned, bias_in_packs});
+    T* const to = static_cast<T*>(y);
+    const bool aligned = device::is_pack_aligned<kPack>(to) && device::is_pack_aligned<kPack>(residual);
+    const int64_t row = last ? 1 : width, whole = last ? p.out_channels : width, packs = (n + kPack - 1) / kPack;
+    if (aligned && whole % kPack == 0 && packs <= INT32_MAX && (!last || device::is_pack_aligned<kPack>(bias))) {
+      const SmallDivider by_row(int(whole / kPack));
+      if (last)
+        return device::for_each_index(
+            stream, packs, FinishPacks<T, true>{bias, residual, to, epilogue.activation, SmallDivider(1), by_row});
+      return device::for_each_index(
+          stream, packs,
+          FinishPacks<T, false>{bias, residual, to, epilogue.activation, by_row, SmallDivider(int(p.out_channels))});
+    }
+    device::for_each_index(stream, packs,
+                           Finish<T>{n, row, p.out_channels, bias, residual, to, epilogue.activation, Divider(row, n),
+                                     Divider(p.out_channels, n), aligned});
   });
 }
 

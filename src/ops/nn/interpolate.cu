@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "device/transform.h"
+#include "device/words.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/truncate.h"
 #include "ops/nn/resize_dims.h"
@@ -19,6 +19,7 @@ using device::Pack;
 template <class T, int kTaps, int kResized>
 struct Interpolation {
   using C = Compute<std::conditional_t<std::is_integral_v<T>, float, T>>;
+  static constexpr int kAll = kResized == 1 ? kTaps : kResized == 2 ? kTaps * kTaps : kTaps * kTaps * kTaps;
   struct Place {
     int64_t offsets[kResized][kTaps];
     C weights[kResized][kTaps];
@@ -33,19 +34,32 @@ struct Interpolation {
 
   // At `at` along dimension d.
   DEVICE_FN void locate(int d, int64_t at, Place& place) const {
-    const ResizeAxis& axis = dims[d].axis;
-    const C position = original<C>(coordinates, axis, at);
-    place.outside |= is_outside(coordinates, axis, position);
-    if constexpr (kTaps == 2)
-      linear(axis, position, place.offsets[d], place.weights[d]);
-    else
-      cubic(axis, position, place.offsets[d], place.weights[d]);
-    UNROLL for (int t = 0; t < kTaps; ++t) place.offsets[d][t] *= dims[d].stride;
+    locate(d, original<C>(coordinates, dims[d].axis, at), place);
   }
-  // kPack neighbours, all of that place.
+  // At `at` along all of them.
+  DEVICE_FN void locate(const int64_t (&at)[kResized], Place& place) const {
+    C positions[kResized];
+    const auto find = [&](CoordinateMode mode) {
+      UNROLL for (int d = 0; d < kResized; ++d) positions[d] = original<C>(mode, dims[d].axis, at[d]);
+    };
+    if (coordinates == CoordinateMode::half_pixel)  // what most models have is one piece of code
+      find(CoordinateMode::half_pixel);
+    else
+      find(coordinates);
+    UNROLL for (int d = 0; d < kResized; ++d) locate(d, positions[d], place);
+  }
+  // What kPack neighbours, all of that place, are made of.
   template <int kPack>
-  DEVICE_FN Pack<T, kPack> made_of(const T* from, const Place& place) const {
-    const Sums<kPack> sums = sum<0, kPack>(from, place);
+  DEVICE_FN void read(const T* from, const Place& place, Pack<T, kPack> (&taps)[kAll]) const {
+    UNROLL for (int t = 0; t < kAll; ++t) {
+      const T* at = from;
+      UNROLL for (int d = kResized - 1, rest = t; d >= 0; --d, rest /= kTaps) at += place.offsets[d][rest % kTaps];
+      taps[t] = device::load_pack<kPack>(at, true);
+    }
+  }
+  template <int kPack>
+  DEVICE_FN Pack<T, kPack> made_of(const Pack<T, kPack> (&taps)[kAll], const Place& place) const {
+    const Sums<kPack> sums = sum<0, kAll>(taps, place);
     Pack<T, kPack> made;
     UNROLL for (int k = 0; k < kPack; ++k) made.at[k] = place.outside ? extrapolation : as_element(sums.at[k]);
     return made;
@@ -56,6 +70,16 @@ struct Interpolation {
   struct Sums {
     C at[kPack];
   };
+
+  DEVICE_FN void locate(int d, C position, Place& place) const {
+    const ResizeAxis& axis = dims[d].axis;
+    place.outside |= is_outside(coordinates, axis, position);
+    if constexpr (kTaps == 2)
+      linear(axis, position, place.offsets[d], place.weights[d]);
+    else
+      cubic(axis, position, place.offsets[d], place.weights[d]);
+    UNROLL for (int t = 0; t < kTaps; ++t) place.offsets[d][t] *= dims[d].stride;
+  }
 
   // An integer near the end of its type may be a float beyond it.
   DEVICE_FN static T as_element(C value) {
@@ -92,15 +116,16 @@ struct Interpolation {
       UNROLL for (int t = 0; t < kTaps; ++t) weights[t] /= all;
     }
   }
-  template <int kDim, int kPack>
-  DEVICE_FN static Sums<kPack> sum(const T* from, const Place& place) {
+  // Of kCount taps, which differ in dimensions from kDim on.
+  template <int kDim, int kCount, int kPack>
+  DEVICE_FN static Sums<kPack> sum(const Pack<T, kPack>* taps, const Place& place) {
     Sums<kPack> all = {};
-    if constexpr (kDim == kResized) {
-      const auto values = device::load_pack<kPack>(from, true);
-      UNROLL for (int k = 0; k < kPack; ++k) all.at[k] = C(values.at[k]);
+    if constexpr (kCount == 1) {
+      UNROLL for (int k = 0; k < kPack; ++k) all.at[k] = C(taps->at[k]);
     } else {
+      constexpr int kEach = kCount / kTaps;
       UNROLL for (int t = 0; t < kTaps; ++t) {
-        const auto part = sum<kDim + 1, kPack>(from + place.offsets[kDim][t], place);
+        const auto part = sum<kDim + 1, kEach>(taps + t * kEach, place);
         UNROLL for (int k = 0; k < kPack; ++k) all.at[k] += place.weights[kDim][t] * part.at[k];
       }
     }
@@ -108,27 +133,31 @@ struct Interpolation {
   }
 };
 
-// A thread has a pack of the innermost dimension, which stays as it is.
-template <class T, int kTaps, int kResized, int kPack>
+// A thread has kEach packs of the innermost dimension, which stays as it is.
+template <class T, int kTaps, int kResized, int kPack, int kEach>
 struct InterpolatePacks {
+  using How = Interpolation<T, kTaps, kResized>;
   const T* x;
   T* y;
-  Interpolation<T, kTaps, kResized> how;
-  ResizeDim kept[kResized + 1];  // before, between and behind those that are resized; the last one's packs
+  How how;
+  ResizeDim kept[kResized + 1];  // before, between and behind those that are resized; the last one's threads
   int64_t row_width;             // of y
 
   DEVICE_FN void operator()(int64_t i) const {
-    typename Interpolation<T, kTaps, kResized>::Place place;
-    int64_t at, rest = kept[kResized].out(i, at);
-    const T* from = x + at * kPack;
-    T* const to = y + rest * row_width + at * kPack;
+    typename How::Place place;
+    int64_t first, kept_at, at[kResized], rest = kept[kResized].out(i, first);
+    const T* from = x + first * kPack;
+    T* const to = y + rest * row_width + first * kPack;
     UNROLL for (int d = kResized - 1; d >= 0; --d) {
-      rest = how.dims[d].out(rest, at);
-      how.locate(d, at, place);
-      rest = kept[d].out(rest, at);
-      from += at * kept[d].stride;
+      rest = how.dims[d].out(rest, at[d]);
+      rest = kept[d].out(rest, kept_at);
+      from += kept_at * kept[d].stride;
     }
-    device::store_pack(to, how.template made_of<kPack>(from, place), true);
+    how.locate(at, place);
+    const int64_t apart = kept[kResized].out.divisor() * kPack;
+    Pack<T, kPack> taps[kEach][How::kAll];
+    UNROLL for (int k = 0; k < kEach; ++k) how.read(from + k * apart, place, taps[k]);
+    UNROLL for (int k = 0; k < kEach; ++k) device::store_whole(to + k * apart, how.made_of(taps[k], place));
   }
 };
 
@@ -136,9 +165,10 @@ struct InterpolatePacks {
 template <class T, int kTaps, int kResized>
 struct InterpolatePlanes {
   static constexpr int kAcross = 2;
+  using How = Interpolation<T, kTaps, kResized>;
   const T* x;
   T* y;
-  Interpolation<T, kTaps, kResized> how;
+  How how;
   ResizeDim kept[kResized];  // before each of those that are resized: planes are the first one
   Divider by_across, by_rows;
   int64_t width, planes;
@@ -146,7 +176,7 @@ struct InterpolatePlanes {
   bool aligned;
 
   DEVICE_FN void operator()(int64_t i) const {
-    typename Interpolation<T, kTaps, kResized>::Place places[kAcross];
+    typename How::Place places[kAcross];
     int64_t across, row, at;
     const int64_t first = by_rows(by_across(i, across), row) * planes_each;
     const int64_t column = across * kAcross;
@@ -164,7 +194,9 @@ struct InterpolatePlanes {
     const int64_t end = first + planes_each < planes ? first + planes_each : planes;
     NO_UNROLL for (int64_t plane = first; plane < end; ++plane) {
       Pack<T, kAcross> values;
-      UNROLL for (int j = 0; j < kAcross; ++j) values.at[j] = how.template made_of<1>(from, places[j]).at[0];
+      Pack<T, 1> taps[kAcross][How::kAll];
+      UNROLL for (int j = 0; j < kAcross; ++j) how.read(from, places[j], taps[j]);
+      UNROLL for (int j = 0; j < kAcross; ++j) values.at[j] = how.made_of(taps[j], places[j]).at[0];
       device::store_pack(to, values, aligned, count);
       from += kept[0].stride;
       to += by_rows.divisor() * width;
@@ -188,32 +220,39 @@ void interpolate_planes(StreamRef stream, const Interpolation<T, kTaps, kResized
   device::for_each_index(stream, n, kernel);
 }
 
-template <int kPack, class T, int kTaps, int kResized>
+template <int kPack, int kEach, class T, int kTaps, int kResized>
 void interpolate_packs(StreamRef stream, const Interpolation<T, kTaps, kResized>& how, const ResizeDim* kept,
                        const Tensor& x, const Tensor& y, int64_t row_width) {
-  const int64_t n = y.count() / kPack;
-  InterpolatePacks<T, kTaps, kResized, kPack> kernel{x.as<const T>(), y.as<T>(), how, {}, row_width};
+  const int64_t n = y.count() / (kPack * kEach);
+  InterpolatePacks<T, kTaps, kResized, kPack, kEach> kernel{x.as<const T>(), y.as<T>(), how, {}, row_width};
   std::copy(kept, kept + kResized + 1, kernel.kept);
-  kernel.kept[kResized].out = Divider(kept[kResized].out.divisor() / kPack, n);
+  kernel.kept[kResized].out = Divider(kept[kResized].out.divisor() / (kPack * kEach), n);
   device::for_each_index(stream, n, kernel);
 }
 
 template <class T, int kTaps, int kResized>
 void interpolate(StreamRef stream, const ResizeRule& rule, std::span<const ResizeDim> dims, const Tensor& x,
                  const Tensor& y, int64_t row_width) {
+  CoordinateMode coordinates = rule.coordinates;
+  const auto is_single = [](const ResizeDim& dim) { return dim.resized && dim.axis.out == 1; };
+  if (coordinates == CoordinateMode::pytorch_half_pixel && std::ranges::none_of(dims, is_single))
+    coordinates = CoordinateMode::half_pixel;
   Interpolation<T, kTaps, kResized> how{
-      nearest_element<T>(rule.extrapolation), rule.coordinates, rule.cubic_coefficient, rule.exclude_outside, {}};
+      nearest_element<T>(rule.extrapolation), coordinates, rule.cubic_coefficient, rule.exclude_outside, {}};
   ResizeDim kept[kResized + 1];
   for (ResizeDim& dim : kept) dim = {Divider(1, y.count()), 0, false, {}};
   int seen = 0;
   for (const ResizeDim& dim : dims) (dim.resized ? how.dims[seen++] : kept[seen]) = dim;
   if (!dims.back().resized) {
-    constexpr int kPack = device::pack_size<T>();
-    if (kResized <= 2 && dims.back().out.divisor() % kPack == 0 && device::is_pack_aligned<kPack>(x.as<const T>()) &&
-        device::is_pack_aligned<kPack>(y.as<T>()))
-      interpolate_packs<kPack>(stream, how, kept, x, y, row_width);
+    constexpr int kPack = device::pack_size<T>(), kMany = kTaps == 2 ? 4 : 1;
+    const int64_t packs = dims.back().out.divisor() / kPack;
+    if (kResized > 2 || dims.back().out.divisor() % kPack != 0 || !device::is_pack_aligned<kPack>(x.as<const T>()) ||
+        !device::is_pack_aligned<kPack>(y.as<T>()))
+      interpolate_packs<1, 1>(stream, how, kept, x, y, row_width);
+    else if (packs % kMany == 0 && planes_of_a_thread(stream, y.count() / kPack / packs, packs) >= kMany)
+      interpolate_packs<kPack, kMany>(stream, how, kept, x, y, row_width);
     else
-      interpolate_packs<1>(stream, how, kept, x, y, row_width);
+      interpolate_packs<kPack, 1>(stream, how, kept, x, y, row_width);
   } else {
     interpolate_planes(stream, how, kept, x, y);
   }
