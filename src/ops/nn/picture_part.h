@@ -1,0 +1,270 @@
+// Squeeze and excite, step by step, as blocks do it that have a part of a picture each. Of the weights, constants of a
+// model, a block keeps its channels' in shared memory: these are on their way before it waits for earlier kernels. What
+// is between the steps is in float.
+#pragma once
+#include "device/copy_async.h"
+#include "device/divide_small.h"
+#include "device/half.h"
+#include "ops/nn/activation.h"
+#include "ops/nn/squeeze_excite.h"
+
+namespace encore::ops {
+
+using device::Pack;
+using device::PerThread;
+using device::SmallDivider;
+
+template <class T>
+struct GatedPictures {
+  const T *x, *squeeze, *squeeze_bias, *excite, *gate_bias;  // biases may be null
+  const float *factors, *summands;                           // as these
+  T* y;
+  Activation squeeze_activation, gate_activation, activation;
+};
+
+// How pictures are cut. A block has a slab of a picture's positions, and of these a chunk of channels. A thread has one
+// pack of channels in every `rows`-th position, and the same in every `rows`-th row of weights. What there is of each
+// channel lies in columns: first those of the packs' first channels, then those of the second ones, and so on, for
+// neighbouring threads to use neighbouring banks.
+struct PictureCut {
+  static constexpr int kThreads = 512, kMostWidth = 256;
+  static constexpr int kMostPack = 8, kSums = kMostPack * (kThreads + kMostWidth / kMostPack);
+
+  int64_t positions, channels;
+  int squeezed, chunks, slabs;
+  int packs, width, rows;  // of a block: packs of channels, these, and threads for each pack
+  int64_t slab;
+  float share;  // of a position in a mean
+  SmallDivider by_packs, by_width, by_squeezed, by_slabs, by_parts;
+
+  // Of packs of so many channels.
+  PictureCut(int64_t positions, int64_t channels, int64_t squeezed, int pack, int64_t chunks, int64_t slabs)
+      : positions(positions),
+        channels(channels),
+        squeezed(int(squeezed)),
+        chunks(int(chunks)),
+        slabs(int(slabs)),
+        packs(int(((channels + pack - 1) / pack + chunks - 1) / chunks)),
+        width(packs * pack),
+        rows(kThreads / packs),
+        slab((positions + slabs - 1) / slabs),
+        share(1.f / float(positions)),
+        by_packs(packs),
+        by_width(width),
+        by_squeezed(this->squeezed),
+        by_slabs(this->slabs),
+        by_parts(parts()) {}
+
+  BOTH_FN int parts() const { return chunks * slabs; }
+  // Of a thread's packs, those of another thread's lie beside them: so many packs are from one to the next.
+  BOTH_FN int step() const { return rows * packs; }
+  // Whether there is room for sums of each row of weights and so many packs of channels.
+  static bool has_room(int64_t squeezed, int64_t packs) { return squeezed * apart(packs) <= kSums; }
+  // Odd, for threads that add up packs to read from banks of their own.
+  BOTH_FN static int64_t apart(int64_t packs) { return packs | 1; }
+};
+
+// What steps have in shared memory, beside dynamic one for packs of weights, and maybe of x, as threads have them.
+struct PictureSums {
+  float sums[PictureCut::kSums], groups[kMostSqueezed];
+  float means[PictureCut::kMostWidth], squeezed[kMostSqueezed];
+  float biases[PictureCut::kMostWidth], factors[PictureCut::kMostWidth], summands[PictureCut::kMostWidth];
+};
+
+// The constants that a thread brings for the others.
+template <class T>
+struct GateConstants {
+  static constexpr int kRows = kMostSqueezed / PictureCut::kThreads;
+  T squeeze_bias[kRows], gate_bias;
+  float factor, summand;
+};
+
+template <class T, int kPack>
+struct PicturePart {
+  static constexpr int kThreads = PictureCut::kThreads;
+  using Values = Pack<T, kPack>;
+  const PictureCut& cut;
+  int64_t image, channel, position;  // the first ones
+  int index, width, positions;       // of the image's parts; of this one
+
+  DEVICE_FN PicturePart(const PictureCut& cut, int64_t block) : cut(cut) {
+    int slab;
+    image = cut.by_parts(int(block), index);
+    channel = int64_t(cut.by_slabs(index, slab)) * cut.width;
+    position = slab * cut.slab;
+    width = at_most(cut.channels - channel, cut.width);
+    positions = at_most(cut.positions - position, cut.slab);
+  }
+  // Calls f(row, pack) with the thread's pack of the chunk, and its first row, if it has any.
+  template <class F>
+  DEVICE_FN void own(int t, F f) const {
+    int pack;
+    const int row = cut.by_packs(t, pack);
+    if (row < cut.rows && pack * kPack < width) f(row, pack);
+  }
+  DEVICE_FN int64_t offset(int at, int pack) const {
+    return (image * cut.positions + position + at) * cut.channels + channel + pack * kPack;
+  }
+  // Has the thread's packs of so many rows of the chunk brought to shared memory.
+  DEVICE_FN void bring(Values* to, const T* from, int t, int count) const {
+    own(t, [&](int row, int pack) {
+      to += t, from += row * cut.channels + pack * kPack;
+      if constexpr (sizeof(Values) == 16) {
+        NO_UNROLL for (; row < count; row += cut.rows, to += cut.step(), from += cut.rows * cut.channels)
+            device::copy_async_or_zeros(to, from, true);
+      } else {
+        NO_UNROLL for (; row < count; row += kAtOnce * cut.rows) {
+          Values batch[kAtOnce];
+          UNROLL for (int k = 0; k < kAtOnce; ++k, from += cut.rows * cut.channels) {
+            if (row + k * cut.rows < count) batch[k] = device::load_pack<kPack>(from, true);
+          }
+          UNROLL for (int k = 0; k < kAtOnce; ++k, to += cut.step()) {
+            if (row + k * cut.rows < count) *to = batch[k];
+          }
+        }
+      }
+    });
+  }
+  DEVICE_FN void bring_weights(Values* to, const T* weights, int t) const {
+    bring(to, weights + channel, t, cut.squeezed);
+  }
+
+  DEVICE_FN GateConstants<T> constants_of(const GatedPictures<T>& p, int t) const {
+    GateConstants<T> made{{}, T(0.f), 1, 0};
+    UNROLL for (int k = 0; k < GateConstants<T>::kRows; ++k) {
+      const int row = t + k * kThreads;
+      made.squeeze_bias[k] = p.squeeze_bias && row < cut.squeezed ? p.squeeze_bias[row] : T(0.f);
+    }
+    int pack;
+    const int64_t own = channel + cut.by_packs(t, pack) + pack * kPack;
+    if (t >= cut.width || pack * kPack >= width) return made;
+    if (p.gate_bias) made.gate_bias = p.gate_bias[own];
+    if (p.factors) made.factor = p.factors[own];
+    if (p.summands) made.summand = p.summands[own];
+    return made;
+  }
+  DEVICE_FN void keep(PictureSums& s, const GateConstants<T>& constants, int t) const {
+    UNROLL for (int k = 0; k < GateConstants<T>::kRows; ++k) {
+      if (t + k * kThreads < cut.squeezed) s.squeezed[t + k * kThreads] = float(constants.squeeze_bias[k]);
+    }
+    if (t >= cut.width) return;
+    s.biases[t] = float(constants.gate_bias);
+    s.factors[t] = constants.factor, s.summands[t] = constants.summand;
+  }
+
+  // A thread's sums of its channels.
+  DEVICE_FN void put(PictureSums& s, const float (&sums)[kPack], int t) const {
+    UNROLL for (int j = 0; j < kPack; ++j) s.sums[j * (kThreads + cut.packs) + t] = sums[j];
+  }
+  // Makes means, of the slab's part in them, of what threads have put for so many rows.
+  DEVICE_FN void mean(auto& b) const {
+    add_rows(b, positions, [&](PictureSums& s, int column, float sum) { s.means[column] = sum * cut.share; });
+  }
+  // Calls done(shared, row, the part's share of what is squeezed) for each row of weights.
+  template <class Done>
+  DEVICE_FN void squeeze(auto& b, Done done) const {
+    const int apart = int(PictureCut::apart(cut.packs));
+    b.threads([&](int t, auto& s) {
+      own(t, [&](int row, int pack) {
+        device::wait_for_copies();
+        const Values* own = b.template dynamic<Values>(s) + t;
+        float means[kPack];
+        UNROLL for (int j = 0; j < kPack; ++j) means[j] = s.means[j * cut.packs + pack];
+        NO_UNROLL for (; row < cut.squeezed; row += cut.rows, own += cut.step()) {
+          float sum = 0;
+          UNROLL for (int j = 0; j < kPack; ++j) sum += float(own->at[j]) * means[j];
+          s.sums[row * apart + pack] = sum;
+        }
+      });
+    });
+    const int packs = width / kPack;
+    b.threads([&](int t, auto& s) {
+      NO_UNROLL for (int row = t; row < cut.squeezed; row += kThreads)
+          done(s, row, add_each(0, 1, packs, [&](int pack) { return s.sums[row * apart + pack]; }));
+    });
+  }
+  // Makes factors of what is squeezed, by the weights that begin at a byte of dynamic shared memory.
+  DEVICE_FN void excite(auto& b, const GatedPictures<T>& p, int64_t weights) const {
+    b.threads([&](int t, auto& s) {
+      own(t, [&](int row, int) {
+        device::wait_for_copies();
+        const Values* own = b.template dynamic<Values>(s, weights) + t;
+        float sums[kPack] = {};
+        NO_UNROLL for (int r = row; r < cut.squeezed; r += cut.rows, own += cut.step()) {
+          UNROLL for (int j = 0; j < kPack; ++j) sums[j] += float(own->at[j]) * s.squeezed[r];
+        }
+        put(s, sums, t);
+      });
+    });
+    add_rows(b, cut.squeezed, [&](PictureSums& s, int column, float sum) {
+      s.factors[column] *= p.gate_activation.template whole<T>(sum + s.biases[column]);
+    });
+  }
+  // Calls f with what makes a pack of the thread's channels another, which it may ask again and again.
+  template <class F>
+  DEVICE_FN void gate(const PictureSums& s, const Activation& activation, int pack, F f) const {
+    float factors[kPack], summands[kPack];
+    UNROLL for (int j = 0; j < kPack; ++j) {
+      const int column = j * cut.packs + pack;
+      factors[j] = s.factors[column], summands[j] = s.summands[column];
+    }
+    activation.template choose<T>([&](auto curve) {
+      f([&](Values values) {
+        UNROLL for (int j = 0; j < kPack; ++j) values.at[j] =
+            T(curve(float(values.at[j]) * factors[j] + summands[j]));
+        return values;
+      });
+    });
+  }
+
+  // Calls done(shared, column, sum) for each of so many columns, of value(shared, row, column) of all rows. A group of
+  // threads has every so-many-th row.
+  template <class Value, class Done>
+  DEVICE_FN static void add_columns(auto& b, int columns, const SmallDivider& by_columns, int rows, Value value,
+                                    Done done) {
+    int rest;
+    const int whole = by_columns(kThreads, rest), groups = whole > 0 ? whole : 1;
+    b.threads([&](int t, auto& s) {
+      NO_UNROLL for (int i = t; i < groups * columns; i += kThreads) {
+        int column;
+        const int group = by_columns(i, column);
+        s.groups[i] = add_each(group, groups, rows, [&](int row) { return value(s, row, column); });
+      }
+    });
+    b.threads([&](int t, auto& s) {
+      NO_UNROLL for (int column = t; column < columns; column += kThreads)
+          done(s, column, add_each(0, 1, groups, [&](int group) { return s.groups[group * columns + column]; }));
+    });
+  }
+
+ private:
+  static constexpr int kAtOnce = 8;
+
+  DEVICE_FN static int at_most(int64_t left, int64_t most) {
+    return int(left < 0 ? 0 : left < most ? left : most);
+  }
+  // Of every step-th from the first one on; they are asked for so many at once.
+  template <class Value>
+  DEVICE_FN static float add_each(int first, int step, int end, Value value) {
+    float sum = 0;
+    NO_UNROLL for (; first < end; first += kAtOnce * step) {
+      float batch[kAtOnce];
+      UNROLL for (int k = 0; k < kAtOnce; ++k) batch[k] = first + k * step < end ? value(first + k * step) : 0.f;
+      UNROLL for (int k = 0; k < kAtOnce; ++k) sum += batch[k];
+    }
+    return sum;
+  }
+  // Of what threads that have some of `count` rows have put. Columns of channels that are not there hold anything.
+  template <class Done>
+  DEVICE_FN void add_rows(auto& b, int count, Done done) const {
+    add_columns(
+        b, cut.width, cut.by_width, count < cut.rows ? count : cut.rows,
+        [&](const PictureSums& s, int row, int column) {
+          int pack;
+          return s.sums[cut.by_packs(column, pack) * kThreads + column + row * cut.packs];
+        },
+        done);
+  }
+};
+
+}  // namespace encore::ops
