@@ -159,14 +159,32 @@ def test_no_pictures(encore, make_model):
     assert session.run(None, {"x": np.zeros((0, *shape), np.float32)})[0].shape == (0, *shape)
 
 
-@es.only_if(es.on_virtual_gpu())  # which lists its kernels
-def test_two_kernels(encore, make_model):
-    build, shape = in_place(64, 16, (28, 28))
-    session = es.make_session(build(Network()).model(make_model), regions=1, auto_graph=0)
+def kernels(make_model, channels, squeezed, dims, dtype="float16"):
+    build, shape = in_place(channels, squeezed, dims)
+    session = es.make_session(build(Network(dtype)).model(make_model), regions=1, auto_graph=0)
     feeds = {"x": numbers((2, *shape))}
     ran = [k["name"] for k in es.trace(session, lambda: session.run(None, feeds)) if k["what"] == "kernel"]
-    ran = [name for name in ran if "Cast" not in name]
-    assert len(ran) == 2 and "Squeeze" in ran[0] and "Excite" in ran[1], ran
+    names = [name.partition("<")[0].rpartition("::")[2] for name in ran]
+    return [name for name in names if "Squeeze" in name or "Excite" in name]
+
+
+TOGETHER, APART = ["SqueezeExciteTogether"], ["Squeeze", "Excite"]
+
+
+@es.only_if(es.on_virtual_gpu())  # which lists its kernels
+@pytest.mark.parametrize(
+    "sizes,dtype,wanted",
+    [
+        ((72, 24, (28, 28)), "float16", TOGETHER),
+        ((960, 240, (7, 7)), "float16", TOGETHER),
+        ((32, 8, (112, 112)), "bfloat16", TOGETHER),
+        ((32, 8, (112, 112)), "float32", APART),  # a block would have 200 KB
+        ((512, 1024, (2, 2)), "float16", APART),  # as much of weights
+        ((30, 8, (4, 4)), "float16", APART),  # no packs
+    ],
+)
+def test_kernels(encore, make_model, sizes, dtype, wanted):
+    assert kernels(make_model, *sizes, dtype) == (wanted if es.has_clusters() else APART)
 
 
 def stays(make_model, folder, form, **sizes):

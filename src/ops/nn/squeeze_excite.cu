@@ -18,9 +18,8 @@ int64_t ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // give each multiprocessor a block and all its threads a position.
 PictureCut cut_for_all(int64_t images, int64_t positions, int64_t channels, int64_t squeezed, int pack, int size,
                        int64_t multiprocessors) {
-  constexpr int64_t kLine = 128;
-  int64_t most_packs = kLine / (size * pack);
-  while (!PictureCut::has_room(squeezed, most_packs)) --most_packs;
+  constexpr int64_t kLine = 128, kMostWeights = 32 * 1024;  // with the rest what any multiprocessor has room for
+  const int64_t most_packs = std::max<int64_t>(std::min(kLine, kMostWeights / squeezed) / (size * pack), 1);
   const int64_t all = ceil(channels, pack), packs = ceil(all, ceil(all, most_packs));
   const int64_t chunks = ceil(all, packs), others = checked_product(images, chunks);
   // Every part that a slab makes is read by all blocks of the picture.
@@ -28,7 +27,8 @@ PictureCut cut_for_all(int64_t images, int64_t positions, int64_t channels, int6
   const int64_t wanted =
       std::max(std::clamp<int64_t>(multiprocessors / others, 1, most_slabs), ceil(positions, int64_t(1) << 30));
   const int64_t slabs = ceil(positions, ceil(positions, wanted));  // none of them empty
-  require(others <= ((int64_t(1) << 31) - 1) / slabs, images, " pictures of ", channels, " channels are too many");
+  require(std::max(others, checked_product(chunks, squeezed)) <= ((int64_t(1) << 31) - 1) / slabs, images,
+          " pictures of ", channels, " channels are too many");
   return {positions, channels, squeezed, pack, chunks, slabs};
 }
 
@@ -66,11 +66,11 @@ void in_two_launches(Context& context, const GatedPictures<T>& pictures, int64_t
                      int64_t channels, int64_t squeezed) {
   const PictureCut cut = cut_for_all(images, positions, channels, squeezed, kPack, sizeof(T),
                                      device::multiprocessors(context.stream().device()));
-  const int64_t blocks = images * cut.parts(), weights = int64_t(cut.squeezed) * cut.width * int64_t(sizeof(T));
+  const int64_t blocks = images * cut.parts();
   auto* const parts = static_cast<float*>(context.scratch(size_t(blocks * squeezed) * sizeof(float)));
-  const device::Blocks grid{blocks, PictureCut::kThreads, weights};
-  device::block_kernel<PictureSums>(context.stream(), grid, Squeeze<T, kPack>{cut, pictures, parts});
-  device::block_kernel<PictureSums>(context.stream(), grid, Excite<T, kPack>{cut, pictures, parts});
+  const device::Blocks grid{blocks, PictureCut::kThreads, PictureBatches<T, kPack>::dynamic_bytes(cut)};
+  device::block_kernel<PictureSums<T>>(context.stream(), grid, Squeeze<T, kPack>{cut, pictures, parts});
+  device::block_kernel<PictureSums<T>>(context.stream(), grid, Excite<T, kPack>{cut, pictures, parts});
 }
 
 class SqueezeExcite : public Op {
@@ -87,7 +87,7 @@ class SqueezeExcite : public Op {
     const int last = x.shape.rank() - 1;
     const int64_t images = x.shape[0], channels = x.shape[last], positions = x.shape.count(1, last),
                   squeezed = squeeze.shape[0];
-    require(squeezed <= kMostSqueezed, "channels are squeezed to ", squeezed, "; ", kMostSqueezed, " are most");
+    require(squeezed >= 1 && squeezed <= kMostSqueezed, "channels are squeezed to ", squeezed, ", of at most ", kMostSqueezed);
     const auto check = [&](const Tensor* given, int64_t count, Type type) {
       require(!given || (given->count() == count && given->type == type), "X ", x.shape.str(), " does not fit ",
               device::name(given ? given->type : type), " ", given ? given->shape.str() : "");

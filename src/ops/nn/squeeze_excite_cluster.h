@@ -13,7 +13,7 @@ struct SqueezeExciteTogether {
   using Part = PicturePart<T, kPack>;
   using Values = typename Part::Values;
   static constexpr int64_t kDynamicBytes = 176 * 1024;  // with Shared what a multiprocessor has, but not all of it
-  struct Shared : PictureSums {
+  struct Shared : PictureSums<T> {
     float partial[kMostSqueezed];  // which other blocks read
   };
 
@@ -26,22 +26,18 @@ struct SqueezeExciteTogether {
   DEVICE_FN void operator()(device::Block<Shared>& b, const Shared&) const {
     const Part part(cut, b.index());
     b.threads([&](int t, Shared& s) {
-      Values* const squeeze = b.template dynamic<Values>(s);
-      part.bring_weights(squeeze, p.squeeze, t);
-      part.bring_weights(b.template dynamic<Values>(s, weights_bytes()), p.excite, t);
+      const auto own = part.own(t);
+      part.bring_weights(b.template dynamic<Values>(s), p.squeeze, own, t);
+      part.bring_weights(b.template dynamic<Values>(s, weights_bytes()), p.excite, own, t);
       const auto constants = part.constants_of(p, t);
+      Values* const x = b.template dynamic<Values>(s, 2 * weights_bytes()) + t;
       b.wait();
-      Values* const x = b.template dynamic<Values>(s, 2 * weights_bytes());
-      part.bring(x, p.x + part.offset(0, 0), t, part.positions);
+      part.bring(x, p.x + part.offset(own.row, own.pack), own.row, part.positions);
       part.keep(s, constants, t);
       device::wait_for_copies();
-      part.own(t, [&](int row, int) {
-        float sums[kPack] = {};
-        for (const Values* own = x + t; row < part.positions; row += cut.rows, own += cut.step()) {
-          UNROLL for (int j = 0; j < kPack; ++j) sums[j] += float(own->at[j]);
-        }
-        part.put(s, sums, t);
-      });
+      float sums[kPack] = {};
+      part.add_up(sums, x, own.row, part.positions);
+      part.put(s, sums, t);
     });
     part.mean(b);
     part.squeeze(b, [](Shared& s, int row, float sum) { s.partial[row] = sum; });
@@ -54,22 +50,17 @@ struct SqueezeExciteTogether {
         float partial[device::kMostInCluster];
         UNROLL for (int k = 0; k < device::kMostInCluster; ++k) partial[k] =
             k < cluster.size() ? cluster.shared(k).partial[row] : 0.f;
-        float sum = s.squeezed[row];
+        float sum = float(s.squeeze_biases[row]);
         UNROLL for (int k = 0; k < device::kMostInCluster; ++k) sum += partial[k];
         s.squeezed[row] = p.squeeze_activation.template whole<T>(sum);
       }
     });
     part.excite(b, p, weights_bytes());
     b.threads([&](int t, Shared& s) {
-      part.own(t, [&](int row, int pack) {
-        part.gate(s, p.activation, pack, [&](auto gated) {
-          const Values* own = b.template dynamic<Values>(s, 2 * weights_bytes()) + t;
-          T* to = p.y + part.offset(row, pack);
-          NO_UNROLL for (int at = row; at < part.positions; at += cut.rows) {
-            device::store_pack(to, gated(*own), true);
-            own += cut.step(), to += cut.rows * cut.channels;
-          }
-        });
+      const auto own = part.own(t);
+      part.gate(s, p.activation, own.pack, [&](auto gated) {
+        const Values* const x = b.template dynamic<Values>(s, 2 * weights_bytes()) + t;
+        part.store(p.y + part.offset(own.row, own.pack), x, own.row, part.positions, gated);
       });
     });
   }

@@ -5,24 +5,38 @@
 
 namespace encore::ops {
 
+// Threads bring some packs of x at once to shared memory, behind the weights.
 template <class T, int kPack>
-struct PicturePacks {
-  static constexpr int kMost = 4;  // positions that a thread asks for before it needs the first
+struct PictureBatches {
+  static constexpr int kAtOnce = 8;
   using Part = PicturePart<T, kPack>;
-  typename Part::Values at[kMost];
+  using Values = typename Part::Values;
 
-  // Calls f(k, position) for those of the next ones that are there.
+  static int64_t dynamic_bytes(const PictureCut& cut) {
+    return (int64_t(cut.squeezed) * cut.packs + kAtOnce * cut.step()) * int64_t(sizeof(Values));
+  }
+
+  const Part& part;
+  Values* own;  // the thread's
+  typename Part::Own at;
+
+  DEVICE_FN PictureBatches(auto& b, auto& s, const Part& part, int t)
+      : part(part),
+        own(b.template dynamic<Values>(s, int64_t(part.cut.squeezed) * part.cut.packs * int64_t(sizeof(Values))) + t),
+        at(part.own(t)) {}
+  // Calls f with the first position of each batch.
   template <class F>
-  DEVICE_FN static void each(const Part& part, int at, F f) {
-    UNROLL for (int k = 0; k < kMost; ++k) {
-      if (at + k * part.cut.rows < part.positions) f(k, at + k * part.cut.rows);
-    }
+  DEVICE_FN void each(F f) const {
+    NO_UNROLL for (int first = 0; first < part.positions; first += most()) f(first);
   }
-  DEVICE_FN void read(const Part& part, const T* x, int first, int pack) {
-    each(part, first, [&](int k, int from) {
-      at[k] = device::load_pack<kPack>(x + part.offset(from, pack), true);
-    });
+  DEVICE_FN int count(int first) const {
+    return part.positions - first < most() ? part.positions - first : most();
   }
+  DEVICE_FN int64_t offset(int first) const { return part.offset(first + at.row, at.pack); }
+  DEVICE_FN void bring(const T* x, int first) const { part.bring(own, x + offset(first), at.row, count(first)); }
+
+ private:
+  DEVICE_FN int most() const { return kAtOnce * part.cut.rows; }
 };
 
 template <class T, int kPack>
@@ -30,8 +44,7 @@ struct Squeeze {
   static constexpr bool kBeginsEarly = true;
   static constexpr int kMaxThreads = PictureCut::kThreads;
   using Part = PicturePart<T, kPack>;
-  using Packs = PicturePacks<T, kPack>;
-  using Shared = PictureSums;
+  using Shared = PictureSums<T>;
 
   PictureCut cut;
   GatedPictures<T> p;
@@ -40,19 +53,16 @@ struct Squeeze {
   DEVICE_FN void operator()(device::Block<Shared>& b, const Shared&) const {
     const Part part(cut, b.index());
     b.threads([&](int t, Shared& s) {
-      part.bring_weights(b.template dynamic<typename Part::Values>(s), p.squeeze, t);
+      const PictureBatches<T, kPack> batches(b, s, part, t);
+      part.bring_weights(b.template dynamic<typename Part::Values>(s), p.squeeze, batches.at, t);
       b.wait();
-      part.own(t, [&](int row, int pack) {
-        float sums[kPack] = {};
-        NO_UNROLL for (int at = row; at < part.positions; at += Packs::kMost * cut.rows) {
-          Packs packs;
-          packs.read(part, p.x, at, pack);
-          Packs::each(part, at, [&](int k, int) {
-            UNROLL for (int j = 0; j < kPack; ++j) sums[j] += float(packs.at[k].at[j]);
-          });
-        }
-        part.put(s, sums, t);
+      float sums[kPack] = {};
+      batches.each([&](int first) {
+        batches.bring(p.x, first);
+        device::wait_for_copies();
+        part.add_up(sums, batches.own, batches.at.row, batches.count(first));
       });
+      part.put(s, sums, t);
     });
     part.mean(b);
     float* const to = out + b.index() * cut.squeezed;
@@ -63,10 +73,10 @@ struct Squeeze {
 template <class T, int kPack>
 struct Excite {
   static constexpr bool kBeginsEarly = true;
-  static constexpr int kThreads = PictureCut::kThreads, kMaxThreads = kThreads;
+  static constexpr int kMaxThreads = PictureCut::kThreads;
   using Part = PicturePart<T, kPack>;
-  using Packs = PicturePacks<T, kPack>;
-  using Shared = PictureSums;
+  using Batches = PictureBatches<T, kPack>;
+  using Shared = PictureSums<T>;
 
   PictureCut cut;
   GatedPictures<T> p;
@@ -74,31 +84,31 @@ struct Excite {
 
   DEVICE_FN void operator()(device::Block<Shared>& b, const Shared&) const {
     const Part part(cut, b.index());
-    PerThread<Packs, kThreads> packs;
     b.threads([&](int t, Shared& s) {
-      part.bring_weights(b.template dynamic<typename Part::Values>(s), p.excite, t);
+      const Batches batches(b, s, part, t);
+      part.bring_weights(b.template dynamic<typename Part::Values>(s), p.excite, batches.at, t);
       const auto constants = part.constants_of(p, t);
       b.wait();
-      part.own(t, [&](int row, int pack) { packs[t].read(part, p.x, row, pack); });
+      batches.bring(p.x, 0);
       part.keep(s, constants, t);
     });
     const float* const from = in + part.image * cut.parts() * cut.squeezed;
     Part::add_columns(
-        b, cut.squeezed, cut.by_squeezed, cut.parts(),
-        [&](const Shared&, int other, int row) { return from[int64_t(other) * cut.squeezed + row]; },
+        b, cut.squeezed, cut.by_squeezed, cut.parts(), cut.squeezed,
+        [&](const Shared&, int row) { return from + row; },
         [&](Shared& s, int row, float sum) {
-          s.squeezed[row] = p.squeeze_activation.template whole<T>(sum + s.squeezed[row]);
+          s.squeezed[row] = p.squeeze_activation.template whole<T>(sum + float(s.squeeze_biases[row]));
         });
     part.excite(b, p, 0);
     b.threads([&](int t, Shared& s) {
-      part.own(t, [&](int row, int pack) {
-        part.gate(s, p.activation, pack, [&](auto gated) {
-          NO_UNROLL for (int at = row; at < part.positions; at += Packs::kMost * cut.rows) {
-            if (at != row) packs[t].read(part, p.x, at, pack);
-            Packs::each(part, at, [&](int k, int to) {
-              device::store_pack(p.y + part.offset(to, pack), gated(packs[t].at[k]), true);
-            });
+      const Batches batches(b, s, part, t);
+      part.gate(s, p.activation, batches.at.pack, [&](auto gated) {
+        batches.each([&](int first) {
+          if (first > 0) {
+            batches.bring(p.x, first);
+            device::wait_for_copies();
           }
+          part.store(p.y + batches.offset(first), batches.own, batches.at.row, batches.count(first), gated);
         });
       });
     });
