@@ -34,7 +34,7 @@ struct PictureCut {
   int64_t positions;
   int channels, squeezed, chunks, slabs;
   int packs, width, rows, slab;  // of a block: packs of channels, these, threads for each pack, and positions
-  float share;  // of a position in a mean
+  float share;                   // of a position in a mean
   SmallDivider by_packs, by_width, by_squeezed, by_slabs, by_parts;
 
   // Of packs of so many channels.

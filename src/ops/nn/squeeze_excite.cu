@@ -19,7 +19,8 @@ int64_t ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
 PictureCut cut_for_all(int64_t images, int64_t positions, int64_t channels, int64_t squeezed, int pack, int size,
                        int64_t multiprocessors) {
   constexpr int64_t kLine = 128, kMostWeights = 32 * 1024;  // with the rest what any multiprocessor has room for
-  const int64_t most_packs = std::max<int64_t>(std::min(kLine, kMostWeights / squeezed) / (size * pack), 1);
+  int64_t most_packs = std::max<int64_t>(std::min(kLine, kMostWeights / squeezed) / (size * pack), 1);
+  while (!PictureCut::has_room(squeezed, most_packs)) --most_packs;
   const int64_t all = ceil(channels, pack), packs = ceil(all, ceil(all, most_packs));
   const int64_t chunks = ceil(all, packs), others = checked_product(images, chunks);
   // Every part that a slab makes is read by all blocks of the picture.
@@ -87,7 +88,8 @@ class SqueezeExcite : public Op {
     const int last = x.shape.rank() - 1;
     const int64_t images = x.shape[0], channels = x.shape[last], positions = x.shape.count(1, last),
                   squeezed = squeeze.shape[0];
-    require(squeezed >= 1 && squeezed <= kMostSqueezed, "channels are squeezed to ", squeezed, ", of at most ", kMostSqueezed);
+    require(squeezed >= 1 && squeezed <= kMostSqueezed, "channels are squeezed to ", squeezed, ", of at most ",
+            kMostSqueezed);
     const auto check = [&](const Tensor* given, int64_t count, Type type) {
       require(!given || (given->count() == count && given->type == type), "X ", x.shape.str(), " does not fit ",
               device::name(given ? given->type : type), " ", given ? given->shape.str() : "");

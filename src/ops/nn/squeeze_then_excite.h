@@ -29,9 +29,7 @@ struct PictureBatches {
   DEVICE_FN void each(F f) const {
     NO_UNROLL for (int first = 0; first < part.positions; first += most()) f(first);
   }
-  DEVICE_FN int count(int first) const {
-    return part.positions - first < most() ? part.positions - first : most();
-  }
+  DEVICE_FN int count(int first) const { return part.positions - first < most() ? part.positions - first : most(); }
   DEVICE_FN int64_t offset(int first) const { return part.offset(first + at.row, at.pack); }
   DEVICE_FN void bring(const T* x, int first) const { part.bring(own, x + offset(first), at.row, count(first)); }
 
@@ -94,8 +92,7 @@ struct Excite {
     });
     const float* const from = in + part.image * cut.parts() * cut.squeezed;
     Part::add_columns(
-        b, cut.squeezed, cut.by_squeezed, cut.parts(), cut.squeezed,
-        [&](const Shared&, int row) { return from + row; },
+        b, cut.squeezed, cut.by_squeezed, cut.parts(), cut.squeezed, [&](const Shared&, int row) { return from + row; },
         [&](Shared& s, int row, float sum) {
           s.squeezed[row] = p.squeeze_activation.template whole<T>(sum + float(s.squeeze_biases[row]));
         });
