@@ -167,6 +167,10 @@ def test_sizes_at_limits(encore, make_model, tmp_path, channels, squeezed, dims,
     assert STEP in plan_of(agrees(in_place(channels, squeezed, dims), make_model, dtype, (1, 2)), tmp_path)
 
 
+def test_many_pictures(encore, make_model):
+    agrees(in_place(40, 12, (3, 5)), make_model, "float16", (1, 34, 67, 150))
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("channels,dtype", [(24, "float16"), (24, "float32"), (9, "bfloat16")])
 def test_special_values_stay_in_their_pictures(encore, make_model, channels, dtype, value):

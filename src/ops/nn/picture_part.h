@@ -11,7 +11,6 @@
 namespace encore::ops {
 
 using device::Pack;
-using device::PerThread;
 using device::SmallDivider;
 
 template <class T>
@@ -88,13 +87,13 @@ struct PicturePart {
   static_assert(kPack * kThreads + PictureCut::kMostWidth <= PictureCut::kSums);
   const PictureCut& cut;
   int64_t image;
-  int channel, index, width, positions;  // the first one; of the image's parts; of this one
-  int64_t position;                      // the first one
+  int channel, width, positions;  // the first one, how many there are; not even one beyond a picture's end
+  int64_t position;               // the first one
 
   DEVICE_FN PicturePart(const PictureCut& cut, int64_t block) : cut(cut) {
-    int slab;
-    image = cut.by_parts(int(block), index);
-    channel = cut.by_slabs(index, slab) * cut.width;
+    int part, slab;
+    image = cut.by_parts(int(block), part);
+    channel = cut.by_slabs(part, slab) * cut.width;
     position = int64_t(slab) * cut.slab;
     width = cut.channels - channel < cut.width ? cut.channels - channel : cut.width;
     positions = int(cut.positions - position < cut.slab ? cut.positions - position : cut.slab);
@@ -157,11 +156,23 @@ struct PicturePart {
     s.factors[t] = constants.factor, s.summands[t] = constants.summand;
   }
 
-  // Adds up the thread's packs of so many rows.
-  DEVICE_FN void add_up(float (&sums)[kPack], const Values* own, int row, int count) const {
-    NO_UNROLL for (; row < count; row += cut.rows, own += cut.step()) {
-      UNROLL for (int j = 0; j < kPack; ++j) sums[j] += float(own->at[j]);
+  // Calls f(row, pack) with the thread's packs of so many rows.
+  template <class F>
+  DEVICE_FN void each(const Values* own, int row, int count, F f) const {
+    constexpr int kAhead = 2;
+    NO_UNROLL for (; row < count; row += kAhead * cut.rows, own += kAhead * cut.step()) {
+      Values batch[kAhead];
+      UNROLL for (int k = 0; k < kAhead; ++k) {
+        if (row + k * cut.rows < count) batch[k] = own[k * cut.step()];
+      }
+      UNROLL for (int k = 0; k < kAhead; ++k) {
+        if (row + k * cut.rows < count) f(row + k * cut.rows, batch[k]);
+      }
     }
+  }
+  DEVICE_FN void add_up(float (&sums)[kPack], const Values* own, int row, int count) const {
+    each(own, row, count,
+         [&](int, const Values& values) { UNROLL for (int j = 0; j < kPack; ++j) sums[j] += float(values.at[j]); });
   }
   // A thread's sums of its channels; anything of a thread without.
   DEVICE_FN void put(PictureSums<T>& s, const float (&sums)[kPack], int t) const {
@@ -176,16 +187,15 @@ struct PicturePart {
   DEVICE_FN void squeeze(auto& b, Done done) const {
     const int apart = int(PictureCut::apart(cut.packs));
     b.threads([&](int t, auto& s) {
-      auto [row, pack] = own(t);
+      const Own at = own(t);
       float means[kPack];
-      UNROLL for (int j = 0; j < kPack; ++j) means[j] = s.means[j * cut.packs + pack];
+      UNROLL for (int j = 0; j < kPack; ++j) means[j] = s.means[j * cut.packs + at.pack];
       device::wait_for_copies();
-      const Values* weights = b.template dynamic<Values>(s) + t;
-      NO_UNROLL for (; row < cut.squeezed; row += cut.rows, weights += cut.step()) {
+      each(b.template dynamic<Values>(s) + t, at.row, cut.squeezed, [&](int row, const Values& weights) {
         float sum = 0;
-        UNROLL for (int j = 0; j < kPack; ++j) sum += float(weights->at[j]) * means[j];
-        s.sums[row * apart + pack] = sum;
-      }
+        UNROLL for (int j = 0; j < kPack; ++j) sum += float(weights.at[j]) * means[j];
+        s.sums[row * apart + at.pack] = sum;
+      });
     });
     const int packs = width > 0 ? width / kPack : 0;
     b.threads([&](int t, auto& s) {
@@ -194,14 +204,13 @@ struct PicturePart {
     });
   }
   // Makes factors of what is squeezed, by weights that are at a byte of dynamic shared memory.
-  DEVICE_FN void excite(auto& b, const GatedPictures<T>& p, int64_t at) const {
+  DEVICE_FN void excite(auto& b, const GatedPictures<T>& p, int64_t byte) const {
     b.threads([&](int t, auto& s) {
       float sums[kPack] = {};
       device::wait_for_copies();
-      const Values* weights = b.template dynamic<Values>(s, at) + t;
-      NO_UNROLL for (int row = own(t).row; row < cut.squeezed; row += cut.rows, weights += cut.step()) {
-        UNROLL for (int j = 0; j < kPack; ++j) sums[j] += float(weights->at[j]) * s.squeezed[row];
-      }
+      each(b.template dynamic<Values>(s, byte) + t, own(t).row, cut.squeezed, [&](int row, const Values& weights) {
+        UNROLL for (int j = 0; j < kPack; ++j) sums[j] += float(weights.at[j]) * s.squeezed[row];
+      });
       put(s, sums, t);
     });
     add_rows(b, cut.squeezed, [&](PictureSums<T>& s, int column, float sum) {
@@ -216,19 +225,23 @@ struct PicturePart {
       const int column = j * cut.packs + pack;
       factors[j] = s.factors[column], summands[j] = s.summands[column];
     }
-    activation.template choose<T>([&](auto curve) {
+    const auto with = [&](auto curve) {
       f([&](Values values) {
         UNROLL for (int j = 0; j < kPack; ++j) values.at[j] = T(curve(float(values.at[j]) * factors[j] + summands[j]));
         return values;
       });
-    });
+    };
+    if (activation.kind == Activation::Kind::none)  // mostly, and near
+      with([](float x) { return x; });
+    else
+      activation.template choose<T>(with);
   }
 
-  // Stores what is made of the thread's packs of so many rows, where its first one goes.
+  // Stores what is made of the thread's packs of so many rows; one of the first row would go there.
   DEVICE_FN void store(T* to, const Values* own, int row, int count, auto made_of) const {
-    const int64_t step = int64_t(cut.rows) * cut.channels;
-    NO_UNROLL for (; row < count; row += cut.rows, own += cut.step(), to += step)
-        device::store_pack(to, made_of(*own), true);
+    each(own, row, count, [&](int at, const Values& values) {
+      device::store_pack(to + int64_t(at) * cut.channels, made_of(values), true);
+    });
   }
 
   // Calls done(shared, column, sum) for each of so many columns, of all rows: from(shared, column) is where its first

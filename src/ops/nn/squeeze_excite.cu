@@ -48,18 +48,24 @@ std::optional<PictureCut> cut_for_cluster(int64_t positions, int64_t channels, i
   return best;
 }
 
+// Of many pictures each has fewer blocks, for all to run at once, if these have room for it.
 template <class T>
 bool in_one_launch(StreamRef stream, const GatedPictures<T>& pictures, int64_t images, int64_t positions,
                    int64_t channels, int64_t squeezed) {
   using Kernel = SqueezeExciteTogether<T>;
   using Shared = typename Kernel::Shared;
-  const int blocks = device::most_in_cluster<Shared, Kernel>(stream.device());
-  if (blocks < 2) return false;
-  const auto cut = cut_for_cluster<Kernel>(positions, channels, squeezed, blocks);
-  if (cut)
+  const int most = device::most_in_cluster<Shared, Kernel>(stream.device());
+  const int64_t at_once = 2 * int64_t(device::multiprocessors(stream.device()));
+  int blocks = most;
+  while (blocks > 2 && images > at_once / blocks) blocks /= 2;
+  for (; blocks > 1 && blocks <= most; blocks *= 2) {
+    const auto cut = cut_for_cluster<Kernel>(positions, channels, squeezed, blocks);
+    if (!cut) continue;
     device::cluster_kernel<Shared>(stream, {images, blocks, Kernel::kThreads, Kernel::dynamic_bytes(*cut)},
                                    Kernel{*cut, pictures});
-  return cut.has_value();
+    return true;
+  }
+  return false;
 }
 
 template <int kPack, class T>
@@ -88,8 +94,8 @@ class SqueezeExcite : public Op {
     const int last = x.shape.rank() - 1;
     const int64_t images = x.shape[0], channels = x.shape[last], positions = x.shape.count(1, last),
                   squeezed = squeeze.shape[0];
-    require(squeezed >= 1 && squeezed <= kMostSqueezed, "channels are squeezed to ", squeezed, ", of at most ",
-            kMostSqueezed);
+    require(squeezed >= 1 && squeezed <= kMostSqueezed && channels <= int64_t(1) << 30, channels,
+            " channels are squeezed to ", squeezed, "; ", kMostSqueezed, " are most");
     const auto check = [&](const Tensor* given, int64_t count, Type type) {
       require(!given || (given->count() == count && given->type == type), "X ", x.shape.str(), " does not fit ",
               device::name(given ? given->type : type), " ", given ? given->shape.str() : "");

@@ -60,7 +60,7 @@ struct SqueezeExciteTogether {
       const auto own = part.own(t);
       part.gate(s, p.activation, own.pack, [&](auto gated) {
         const Values* const x = b.template dynamic<Values>(s, 2 * weights_bytes()) + t;
-        part.store(p.y + part.offset(own.row, own.pack), x, own.row, part.positions, gated);
+        part.store(p.y + part.offset(0, own.pack), x, own.row, part.positions, gated);
       });
     });
   }

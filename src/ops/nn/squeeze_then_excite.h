@@ -30,8 +30,9 @@ struct PictureBatches {
     NO_UNROLL for (int first = 0; first < part.positions; first += most()) f(first);
   }
   DEVICE_FN int count(int first) const { return part.positions - first < most() ? part.positions - first : most(); }
-  DEVICE_FN int64_t offset(int first) const { return part.offset(first + at.row, at.pack); }
-  DEVICE_FN void bring(const T* x, int first) const { part.bring(own, x + offset(first), at.row, count(first)); }
+  DEVICE_FN void bring(const T* x, int first) const {
+    part.bring(own, x + part.offset(first + at.row, at.pack), at.row, count(first));
+  }
 
  private:
   DEVICE_FN int most() const { return kAtOnce * part.cut.rows; }
@@ -105,7 +106,8 @@ struct Excite {
             batches.bring(p.x, first);
             device::wait_for_copies();
           }
-          part.store(p.y + batches.offset(first), batches.own, batches.at.row, batches.count(first), gated);
+          part.store(p.y + part.offset(first, batches.at.pack), batches.own, batches.at.row, batches.count(first),
+                     gated);
         });
       });
     });
