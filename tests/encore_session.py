@@ -63,7 +63,12 @@ def on_virtual_gpu():
 
 def has_clusters():
     """Whether blocks may work together, as from Hopper on."""
-    return int(_facts()["cuda_compute_capability"].split(".")[0]) >= 9
+    return capability() >= (9,)
+
+
+def capability():
+    """The device's compute capability, two numbers."""
+    return tuple(int(number) for number in _facts()["cuda_compute_capability"].split("."))
 
 
 def _facts():

@@ -121,6 +121,35 @@ TEST(Cluster, BlocksHaveDynamicMemoryOfTheirOwn) {
   EXPECT_EQ(totals.download(stream), std::vector<int64_t>(8, blocks * 64 * 3));
 }
 
+// The last words of as much as the launch asks for.
+struct SumsByLess : SumsOfClusters {
+  static constexpr int64_t kDynamicBytes = 90 * 1024;
+  int64_t bytes;
+  DEVICE_FN void operator()(Block<Shared>& b, const Shared& s) const {
+    const int64_t first = bytes - int64_t(sizeof(int64_t)) * b.size();
+    b.threads([&](int t, Shared& s) {
+      b.wait();
+      b.template dynamic<int64_t>(s, first)[t] = x[b.index() * b.size() + t];
+    });
+    int64_t sum = 0;
+    for (int i = 0; i < b.size(); ++i) sum += b.template dynamic<int64_t>(s, first)[i];
+    b.threads([&](int t, Shared& s) {
+      if (t == 0) s.sum = sum;
+    });
+  }
+};
+
+TEST(Cluster, LaunchesMayAskForLessDynamicMemory) {
+  Stream stream(0);
+  DeviceArray<int64_t> from(std::vector<int64_t>(8 * 64, 3)), totals(8), before(8);
+  const int blocks = std::min(4, most<SumsByLess>());
+  for (const int64_t bytes : {int64_t(512), int64_t(60 * 1024), SumsByLess::kDynamicBytes}) {
+    cluster_kernel<SumsOfClusters::Shared>(stream, {8 / blocks, blocks, 64, bytes},
+                                           SumsByLess{{from.data(), totals.data(), before.data()}, bytes});
+    EXPECT_EQ(totals.download(stream), std::vector<int64_t>(8, blocks * 64 * 3)) << bytes;
+  }
+}
+
 struct SpreadSums : SumsOfClusters {
   static constexpr bool kSpreads = true;
 };

@@ -1,4 +1,4 @@
-"""Squeeze and excite, as exporters write it, made one step of two kernels."""
+"""Squeeze and excite, as exporters write it, made one step of one kernel or two."""
 
 import encore_session as es
 import numpy as np
@@ -101,7 +101,7 @@ def in_place(channels, squeezed, dims, keeps=True):
     return build, shape[1:]
 
 
-def agrees(network, make_model, dtype, batches=(1, 3)):
+def agrees(network, make_model, dtype, batches=(1, 3), spoil=lambda x: x):
     """Eager, recorded, captured and replayed; and by its one step."""
     build, shape = network
     model, wide = build(Network(dtype)).model(make_model), build(Network("float32")).model(make_model)
@@ -110,9 +110,10 @@ def agrees(network, make_model, dtype, batches=(1, 3)):
         session = es.make_session(model, regions=1, use_tf32=1, auto_graph=auto_graph)
         es.assert_all_on_encore(session)
         for batch in batches * 3:
-            feeds = {"x": numbers((batch, *shape), batch)}
+            feeds = {"x": spoil(numbers((batch, *shape), batch))}
             (got,), (wanted,) = session.run(None, feeds), on_cpu(wide, rounded(feeds, dtype))
-            np.testing.assert_allclose(got, wanted, rtol=0, atol=tolerance * np.abs(wanted).max())
+            largest = np.abs(wanted, where=np.isfinite(wanted), out=np.zeros_like(wanted)).max()
+            np.testing.assert_allclose(got, wanted, rtol=0, atol=tolerance * largest)
     return model
 
 
@@ -146,6 +147,40 @@ def test_sizes(encore, make_model, channels, squeezed, dims):
         agrees(in_place(channels, squeezed, dims), make_model, "float32", (1, 2))
 
 
+@pytest.mark.parametrize(
+    "channels,squeezed,dims,dtype",
+    [
+        (32, 8, (112, 112), "float32"),
+        (32, 8, (112, 112), "float16"),
+        (24, 6, (100, 300), "bfloat16"),  # several batches of a block's positions
+        (1028, 60, (1, 9), "float32"),  # chunks as wide as there is room for
+        (2048, 128, (7, 7), "float16"),
+        (2056, 8, (3, 3), "float16"),  # wider than that
+        (4104, 120, (2, 2), "bfloat16"),
+        (504, 1024, (2, 2), "float16"),
+        (260, 1000, (3, 1), "float32"),
+        (255, 1024, (3, 1), "float32"),
+        (31, 1023, (5, 5), "bfloat16"),
+    ],
+)
+def test_sizes_at_limits(encore, make_model, tmp_path, channels, squeezed, dims, dtype):
+    assert STEP in plan_of(agrees(in_place(channels, squeezed, dims), make_model, dtype, (1, 2)), tmp_path)
+
+
+def test_many_pictures(encore, make_model):
+    agrees(in_place(40, 12, (3, 5)), make_model, "float16", (1, 34, 67, 150))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("channels,dtype", [(24, "float16"), (24, "float32"), (9, "bfloat16")])
+def test_special_values_stay_in_their_pictures(encore, make_model, channels, dtype, value):
+    def spoil(x):
+        x[0, 3, 1, 2] = value
+        return x
+
+    agrees(in_place(channels, 6, (5, 7)), make_model, dtype, (1, 3), spoil)
+
+
 @pytest.mark.parametrize("channels,squeezed,places", [(20, 5, 6), (30, 7, 6), (32, 8, 1), (256, 1024, 2)])
 def test_sizes_of_convolutions(encore, make_model, tmp_path, channels, squeezed, places):
     assert STEP in plan_of(
@@ -159,14 +194,33 @@ def test_no_pictures(encore, make_model):
     assert session.run(None, {"x": np.zeros((0, *shape), np.float32)})[0].shape == (0, *shape)
 
 
-@es.only_if(es.on_virtual_gpu())  # which lists its kernels
-def test_two_kernels(encore, make_model):
-    build, shape = in_place(64, 16, (28, 28))
-    session = es.make_session(build(Network()).model(make_model), regions=1, auto_graph=0)
+def kernels(make_model, channels, squeezed, dims, dtype="float16"):
+    build, shape = in_place(channels, squeezed, dims)
+    session = es.make_session(build(Network(dtype)).model(make_model), regions=1, auto_graph=0)
     feeds = {"x": numbers((2, *shape))}
     ran = [k["name"] for k in es.trace(session, lambda: session.run(None, feeds)) if k["what"] == "kernel"]
-    ran = [name for name in ran if "Cast" not in name]
-    assert len(ran) == 2 and "Squeeze" in ran[0] and "Excite" in ran[1], ran
+    names = [name.partition("<")[0].rpartition("::")[2] for name in ran]
+    return [name for name in names if "Squeeze" in name or "Excite" in name]
+
+
+TOGETHER, APART = ["SqueezeExciteTogether"], ["Squeeze", "Excite"]
+
+
+@es.only_if(es.on_virtual_gpu())  # which lists its kernels
+@pytest.mark.parametrize(
+    "sizes,dtype,wanted",
+    [
+        ((72, 24, (28, 28)), "float16", TOGETHER),
+        ((960, 240, (7, 7)), "float16", TOGETHER),
+        ((32, 8, (112, 112)), "bfloat16", TOGETHER),
+        ((32, 8, (112, 112)), "float32", APART),  # a block would have 200 KB
+        ((512, 1024, (2, 2)), "float16", APART),  # as much of weights
+        ((30, 8, (4, 4)), "float16", APART),  # no packs
+    ],
+)
+def test_kernels(encore, make_model, sizes, dtype, wanted):
+    has_room = (9,) <= es.capability() < (12,)  # the others have no clusters, or less shared memory
+    assert kernels(make_model, *sizes, dtype) == (wanted if has_room else APART)
 
 
 def stays(make_model, folder, form, **sizes):

@@ -120,8 +120,9 @@ void cluster_kernel(StreamRef stream, Clusters grid, const Body& body) {
   if (grid.clusters <= 0) return;
   void* arguments[] = {const_cast<Body*>(&body)};
   const void* const entry = reinterpret_cast<const void*>(&cuda::cluster_entry<Shared, Body>);
-  const int64_t dynamic = cuda::dynamic_bytes_on<Shared, Body>(stream.device(), entry);
-  cuda::launch(stream, entry, grid, dynamic, arguments, kernel_name<Body>());
+  const int64_t most = cuda::dynamic_bytes_on<Shared, Body>(stream.device(), entry);
+  cuda::launch(stream, entry, grid, grid.dynamic_bytes != 0 ? grid.dynamic_bytes : most, arguments,
+               kernel_name<Body>());
 }
 
 }  // namespace encore::device

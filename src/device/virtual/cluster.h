@@ -26,6 +26,7 @@ class Cluster {
 
 namespace virtual_gpu {
 int most_in_cluster();  // blocks of any kernel
+// Of a body that has at most so much dynamic shared memory.
 void check_clusters(const Clusters& grid, size_t shared_bytes, int64_t dynamic_bytes, int max_threads);
 }  // namespace virtual_gpu
 
@@ -46,13 +47,13 @@ void cluster_kernel(StreamRef stream, Clusters grid, const Body& body) {
     virtual_gpu::for_each(grid.clusters, [&](int64_t cluster) {
       const auto shared = std::unique_ptr<Shared[]>(new Shared[size_t(grid.blocks)]);
       std::memset(static_cast<void*>(shared.get()), 0xff, size_t(grid.blocks) * sizeof(Shared));  // NaN
-      constexpr auto kDynamicBytes = size_t(dynamic_bytes<Body>());
-      const auto dynamic = std::make_unique_for_overwrite<std::byte[]>(size_t(grid.blocks) * kDynamicBytes);
-      std::memset(dynamic.get(), 0xff, size_t(grid.blocks) * kDynamicBytes);
+      const size_t bytes = size_t(grid.dynamic_bytes != 0 ? grid.dynamic_bytes : dynamic_bytes<Body>());
+      const auto dynamic = std::make_unique_for_overwrite<std::byte[]>(size_t(grid.blocks) * bytes);
+      std::memset(dynamic.get(), 0xff, size_t(grid.blocks) * bytes);
       const auto in_each = [&](auto half) {
         virtual_gpu::for_each(grid.blocks, [&](int64_t rank) {
           Block<Shared> block(cluster * grid.blocks + rank, grid.clusters * grid.blocks, grid.threads, shared[rank],
-                              dynamic.get() + size_t(rank) * kDynamicBytes);
+                              dynamic.get() + size_t(rank) * bytes);
           half(block, static_cast<const Shared&>(shared[rank]), int(rank));
         });
       };

@@ -183,6 +183,8 @@ void check_clusters(const Clusters& grid, size_t shared_bytes, int64_t dynamic_b
   const int most = most_in_cluster();
   require(grid.blocks >= 1 && grid.blocks <= most && (grid.blocks & (grid.blocks - 1)) == 0, "a cluster cannot have ",
           grid.blocks, " blocks: it takes a power of two, at most ", most, " on this GPU");
+  require(grid.dynamic_bytes >= 0 && grid.dynamic_bytes <= dynamic_bytes, "a cluster's blocks have ", dynamic_bytes,
+          " bytes of dynamic shared memory, and not ", grid.dynamic_bytes);
   check_grid({std::min<int64_t>(grid.clusters, int64_t(1) << 40) * grid.blocks, grid.threads, dynamic_bytes},
              shared_bytes, max_threads);
 }
