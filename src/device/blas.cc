@@ -1,8 +1,10 @@
 #include "device/blas.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "device/error.h"
+#include "device/gemv.h"
 
 namespace encore::device {
 
@@ -29,6 +31,28 @@ void check(const Gemm& g) {
       std::abs(g.beta) > 1e9f)
     fail(Code::not_supported, problem(), ": integer products take whole alpha and beta, not ", g.alpha, " and ",
          g.beta);
+}
+
+Gemm in_parts(const Gemm& g, int parts) {
+  Gemm part = g;
+  part.output = Type::f32;
+  part.batch = parts;
+  part.k = g.k / parts;
+  part.stride_a = g.transpose_a ? part.k * g.lda : part.k;
+  part.stride_b = g.transpose_b ? part.k : part.k * g.ldb;
+  part.stride_c = g.m * g.ldc;
+  part.has_bias = false;
+  return part;
+}
+
+int possible_parts(const Gemm& g, int most) {
+  constexpr int64_t kStep = 32;  // of the depth, which kernels take at once
+  if (!(g.type == Type::f32 || g.type == Type::f16 || g.type == Type::bf16) || g.batch != 1 || g.beta != 0 ||
+      g.epilogue != Epilogue::none || g.m <= kMostGemvRows)
+    return 1;
+  int parts = std::min(most, kMostProductParts);
+  while (parts > 1 && (g.k == 0 || g.k % (parts * kStep) != 0)) --parts;
+  return std::max(parts, 1);
 }
 
 std::string describe(const Gemm& g) {

@@ -37,6 +37,12 @@ struct Gemm {
 void check(const Gemm& gemm);  // throws for what neither back end does; gemm() begins with it
 std::string describe(const Gemm& gemm);
 
+inline constexpr int kMostProductParts = 4;
+// The same in parts of its depth, as batches of floats, to which the reader adds the bias, too.
+Gemm in_parts(const Gemm& gemm, int parts);
+// How many there can be, up to `most`: one of what is made as a whole only.
+int possible_parts(const Gemm& gemm, int most);
+
 // Where a product's scratch memory comes from: device memory which stays valid until what is enqueued is done. Asked
 // again, it may hand out the same, for later work of the same stream.
 class Workspace {
@@ -71,6 +77,12 @@ class Blas {
   // captured, uses more of it, and waits for the stream. Without `addend` it is c; another one lies nowhere in c.
   void gemm(StreamRef stream, const Gemm& gemm, const void* a, const void* b, void* c, const void* bias,
             Workspace& workspace, const void* addend = nullptr);
+  // In how many parts to make a product whose reader can add them up: more than one where that takes less time. Tuning
+  // tells, as it does for gemm(); without it, what the library would do, which adds up parts by another kernel where it
+  // splits the depth. It is the same each time, and one for what is first seen in a capture though it could be tuned.
+  // `c` is aligned to 256 bytes.
+  int parts_of(StreamRef stream, const Gemm& gemm, const void* a, const void* b, const void* bias,
+               Workspace& workspace);
   std::vector<TunedProduct> tuned() const;
 
  private:

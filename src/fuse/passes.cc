@@ -48,6 +48,7 @@ constexpr Pass kPasses[] = {
     {"products", "a product", join_product, false},
     {"product_sums", "a product and its sum", join_product_sum, false},
     {"product_activations", "a product and its activation", join_product_activation, false},
+    {"product_norms", "a product and its norm", join_product_norm, false},
     {"rolls", "a roll", join_roll, false},
     {"patches", "patches", join_patches, false},
     {"movements", nullptr, nullptr, false, join_movements},

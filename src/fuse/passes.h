@@ -125,6 +125,8 @@ void join_product(Match& match, int product);
 void join_product_sum(Match& match, int product);
 // Products by constants, of halves, and the activations that alone read them, unless these go with elementwise steps.
 void join_product_activation(Match& match, int product);
+// Products by constants and the norms that alone read their rows, with a residual sum between or none.
+void join_product_norm(Match& match, int product);
 
 // ---- what makes no difference to results, to the bit
 

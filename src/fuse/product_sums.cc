@@ -24,16 +24,6 @@ bool is_plain_gemm(const Match& match, int s) {
           is_constant_row(match, inputs[kBias], match.value(inputs[1]).dims->back(), 2));
 }
 
-// By a constant, with nothing added but a bias.
-bool is_plain_product(const Match& match, int s) {
-  if (!match.is_there(s)) return false;
-  const NodeInfo& node = match.node(s);
-  const std::vector<int>& inputs = match.step(s).inputs;
-  return (is_onnx(node, "MatMul") || is_plain_gemm(match, s) ||
-          (node.op_type() == "FusedMatMul" && node.domain() == ops::kMicrosoft)) &&
-         match.value(inputs[1]).is_constant && inputs.size() <= kBias + 1 && kServed.has(match.value(inputs[0]).type);
-}
-
 // The same one that takes another input along.
 Operator with_residual(const NodeInfo& product) {
   if (is_onnx(product, "Gemm")) return {ops::kOnnx, "MatMul", 13};
@@ -62,6 +52,15 @@ bool is_elementwise_for(const Match& match, int v) {
 }
 
 }  // namespace
+
+bool is_plain_product(const Match& match, int s) {
+  if (!match.is_there(s)) return false;
+  const NodeInfo& node = match.node(s);
+  const std::vector<int>& inputs = match.step(s).inputs;
+  return (is_onnx(node, "MatMul") || is_plain_gemm(match, s) ||
+          (node.op_type() == "FusedMatMul" && node.domain() == ops::kMicrosoft)) &&
+         match.value(inputs[1]).is_constant && inputs.size() <= kBias + 1 && kServed.has(match.value(inputs[0]).type);
+}
 
 // What only gives the rows another shape may be between. No path leaves them and comes back: nobody else reads what is
 // between, but for its shape, which is for those steps alone.

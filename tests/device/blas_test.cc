@@ -203,6 +203,66 @@ TEST_F(BlasTest, HalvesAreSummedUpInFloats) {
   sums(BFloat16());
 }
 
+TEST_F(BlasTest, PartsAddUpToTheWhole) {
+  for (int t = 0; t < 4; ++t)
+    for (int parts = 2; parts <= kMostProductParts; ++parts) {
+      const Case<Half> problem({.m = 20,
+                                .n = 24,
+                                .k = 12 * 32,
+                                .transpose_a = t % 2 == 1,
+                                .transpose_b = t / 2 == 1,
+                                .ldc = 28,
+                                .alpha = 0.5f});
+      const DeviceArray<Half> a(problem.a), b(problem.b);
+      const size_t count = size_t(20 * 28);
+      const DeviceArray<float> c(std::vector<float>(parts * count));
+      blas.gemm(stream, in_parts(problem.gemm, parts), a.data(), b.data(), c.data(), nullptr, workspace);
+      const std::vector<float> made = c.download(stream);
+      std::vector<Half> sums = problem.c;
+      for (int64_t row = 0; row < 20; ++row)
+        for (int64_t column = 0; column < 24; ++column) {
+          const size_t at = problem.place(0, row, column);
+          float sum = 0;
+          for (int part = 0; part < parts; ++part) sum += made[part * count + at];
+          sums[at] = Half(sum);
+        }
+      problem.expect_equal(sums);
+    }
+}
+
+TEST_F(BlasTest, PartsAreOfDepthsThatCanBeShared) {
+  const Gemm gemm{.type = Type::f16, .output = Type::f16, .m = 9, .n = 8, .k = 384, .lda = 384, .ldb = 8, .ldc = 8};
+  const auto most = [&](auto change) {
+    Gemm other = gemm;
+    change(other);
+    return possible_parts(other, kMostProductParts);
+  };
+  EXPECT_EQ(possible_parts(gemm, 5), 4);
+  EXPECT_EQ(possible_parts(gemm, 3), 3);
+  EXPECT_EQ(possible_parts(gemm, 0), 1);
+  EXPECT_EQ(most([](Gemm& g) { g.k = 64; }), 2);
+  EXPECT_EQ(most([](Gemm& g) { g.k = 96; }), 3);
+  EXPECT_EQ(most([](Gemm& g) { g.k = 160; }), 1);
+  EXPECT_EQ(most([](Gemm& g) { g.k = 0; }), 1);
+  EXPECT_EQ(most([](Gemm& g) { g.m = 8; }), 1);
+  EXPECT_EQ(most([](Gemm& g) { g.beta = 1; }), 1);
+  EXPECT_EQ(most([](Gemm& g) { g.batch = 2; }), 1);
+  EXPECT_EQ(most([](Gemm& g) { g.epilogue = Epilogue::relu; }), 1);
+  EXPECT_EQ(most([](Gemm& g) { g.type = g.output = Type::f64; }), 1);
+}
+
+TEST_F(BlasTest, ThereAreAsManyPartsEachTime) {
+  const Case<Half> problem({.m = 128, .n = 64, .k = 1024});
+  const DeviceArray<Half> a(problem.a), b(problem.b);
+  for (Blas* each : {&blas, &tuning}) {
+    const auto parts = [&] { return each->parts_of(stream, problem.gemm, a.data(), b.data(), nullptr, workspace); };
+    const int first = parts();
+    EXPECT_GE(first, 1);
+    EXPECT_LE(first, kMostProductParts);
+    EXPECT_EQ(parts(), first);
+  }
+}
+
 TEST_F(BlasTest, Tf32MayRoundTheOperandsOnly) {
   for (const auto& [m, n, k] : kSizes) check<float>({.m = m, .n = n, .k = k, .tf32 = true});
 }

@@ -127,6 +127,7 @@ struct Prepared {
   cublasLtMatmulAlgo_t algorithm;
   size_t workspace_bytes;
   GemvWay own;  // if there is one, the library has no part in it
+  double us;    // what tuning has measured
 };
 
 // The library's candidates, best first.
@@ -202,21 +203,29 @@ Candidates candidates(cublasLtHandle_t handle, const Problem& problem, Prepared&
   return found;
 }
 
-// Zeros at the beginning of a workspace, whose rest serves the product that reads them.
-class ZerosFirst final : public Workspace {
+// A workspace whose beginning is taken, by what the product reads or makes; the rest serves the product.
+class TakenFirst final : public Workspace {
  public:
-  ZerosFirst(StreamRef stream, Workspace& all, size_t bytes) : all_(all), bytes_((bytes + 255) / 256 * 256) {
-    zeros_ = all.at_least(bytes_);
-    fill(stream, zeros_, 0, bytes_);
-  }
-  const void* zeros() const { return zeros_; }
+  TakenFirst(Workspace& all, size_t bytes)
+      : all_(all), bytes_((bytes + 255) / 256 * 256), taken_(all.at_least(bytes_)) {}
+  void* taken() const { return taken_; }
   void* at_least(size_t bytes) override { return static_cast<char*>(all_.at_least(bytes_ + bytes)) + bytes_; }
 
  private:
   Workspace& all_;
   size_t bytes_;
-  void* zeros_;
+  void* taken_;
 };
+
+// Of the depth, as the library splits it.
+int split_of(const Prepared& call) {
+  int32_t parts = 1;
+  size_t written;
+  if (call.own.width == 0)
+    check(lt().get_of_algorithm(&call.algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &parts, sizeof parts, &written),
+          "cublasLtMatmulAlgoConfigGetAttribute", {});
+  return std::max(parts, 1);
+}
 
 }  // namespace
 
@@ -229,8 +238,9 @@ struct Blas::State {
   explicit State(BlasSettings settings) : settings(settings) {}
   const BlasSettings settings;
   cublasLtHandle_t handle = nullptr;
-  std::shared_mutex mutex;  // of the next two; what is prepared stays where it is and doesn't change
+  std::shared_mutex mutex;  // of the next three; what is prepared stays where it is and doesn't change
   std::unordered_map<Problem, Known, Hash> known;
+  std::unordered_map<Problem, int, Hash> parts;
   std::deque<Prepared> prepared;
   std::mutex tuning;       // one at a time, or they would measure each other
   std::mutex tuned_mutex;  // of `tuned`; not held while the workspace is asked for, which may lead anywhere
@@ -250,6 +260,7 @@ struct Blas::State {
   Prepared tune(StreamRef stream, const Problem& problem, const Pointers& at, Prepared call, Workspace& workspace);
   cublasStatus_t multiply(StreamRef stream, const Gemm& g, const Prepared& call, const Pointers& at, void* result,
                           void* workspace) const;
+  int choose_parts(StreamRef stream, const Problem& whole, Pointers at, int most, Workspace& workspace);
 };
 
 const Prepared& Blas::State::prepare(StreamRef stream, const Problem& problem, const Pointers& at,
@@ -336,9 +347,11 @@ Prepared Blas::State::tune(StreamRef stream, const Problem& problem, const Point
   const Timed& fastest = *std::ranges::min_element(timed, {}, &Timed::us);
   best.chosen = fastest.rank;
   best.chosen_us = fastest.us;
+  call = fastest.call;
+  call.us = fastest.us;
   const std::lock_guard lock(tuned_mutex);
   tuned.push_back(best);
-  return fastest.call;
+  return call;
 }
 
 cublasStatus_t Blas::State::multiply(StreamRef stream, const Gemm& g, const Prepared& call, const Pointers& at,
@@ -353,6 +366,24 @@ cublasStatus_t Blas::State::multiply(StreamRef stream, const Gemm& g, const Prep
   const Scale alpha(g.type, g.alpha), beta(g.type, g.beta);
   return lt().matmul(handle, &operation, alpha.address(), at.b, &b, at.a, &a, beta.address(), at.addend, &c, result, &c,
                      &call.algorithm, workspace, call.workspace_bytes, static_cast<cudaStream_t>(stream.native()));
+}
+
+int Blas::State::choose_parts(StreamRef stream, const Problem& whole, Pointers at, int most, Workspace& workspace) {
+  constexpr double kGain = 0.5;  // in microseconds, by which parts are to be faster: reading them takes longer
+  const Gemm& g = whole.gemm;
+  if (!settings.tune) return possible_parts(g, split_of(prepare(stream, whole, at, workspace)));
+  if (stream.capture_status() != CaptureStatus::none) return 1;
+  TakenFirst rest(workspace, size_t(most * g.m * g.n) * sizeof(float));
+  at.c = rest.taken();
+  at.addend = at.c;
+  double best = prepare(stream, whole, at, rest).us - kGain;
+  at.bias = nullptr;
+  int chosen = 1;
+  for (int parts = possible_parts(g, most); parts > 1; parts = possible_parts(g, parts - 1)) {
+    const double us = prepare(stream, Problem(in_parts(g, parts), at), at, rest).us;
+    if (us < best) best = us, chosen = parts;
+  }
+  return chosen;
 }
 
 void open_blas(int device) noexcept {
@@ -377,6 +408,23 @@ std::vector<TunedProduct> Blas::tuned() const {
   return state_->tuned;
 }
 
+int Blas::parts_of(StreamRef stream, const Gemm& g, const void* a, const void* b, const void* bias,
+                   Workspace& workspace) {
+  device::check(g);
+  const int most = g.n == 0 ? 1 : possible_parts(g, kMostProductParts);
+  if (most == 1) return 1;
+  const Pointers at{a, b, bias, nullptr, nullptr};
+  const Problem whole(g, at);
+  {
+    std::shared_lock lock(state_->mutex);
+    const auto found = state_->parts.find(whole);
+    if (found != state_->parts.end()) return found->second;
+  }
+  const int parts = state_->choose_parts(stream, whole, at, most, workspace);
+  std::unique_lock lock(state_->mutex);
+  return state_->parts.emplace(whole, parts).first->second;
+}
+
 void Blas::gemm(StreamRef stream, const Gemm& g, const void* a, const void* b, void* c, const void* bias,
                 Workspace& workspace, const void* addend) {
   device::check(g);
@@ -391,8 +439,9 @@ void Blas::gemm(StreamRef stream, const Gemm& g, const void* a, const void* b, v
     flat.transpose_b = true;
     flat.stride_a = flat.stride_b = 0;
     const size_t bytes = size_t(std::max(g.m, g.n)) * 16 * size_bytes(g.type);
-    ZerosFirst rest(stream, workspace, bytes);
-    return gemm(stream, flat, rest.zeros(), rest.zeros(), c, bias, rest, addend);
+    TakenFirst rest(workspace, bytes);
+    fill(stream, rest.taken(), 0, bytes);
+    return gemm(stream, flat, rest.taken(), rest.taken(), c, bias, rest, addend);
   }
 
   const Pointers at{a, b, bias, addend && g.beta != 0 ? addend : c, c};

@@ -23,6 +23,7 @@ struct Lt {
   ENCORE_LT(init_preference, cublasLtMatmulPreferenceInit_internal);
   ENCORE_LT(set_preference, cublasLtMatmulPreferenceSetAttribute);
   ENCORE_LT(heuristic, cublasLtMatmulAlgoGetHeuristic);
+  ENCORE_LT(get_of_algorithm, cublasLtMatmulAlgoConfigGetAttribute);
   ENCORE_LT(matmul, cublasLtMatmul);
 #undef ENCORE_LT
 };

@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "device/device.h"
 #include "device/error.h"
 #include "device/open_ahead.h"
 #include "device/virtual/address_space.h"
@@ -146,6 +147,14 @@ Blas::~Blas() = default;
 std::vector<TunedProduct> Blas::tuned() const {
   const std::lock_guard lock(state_->mutex);
   return state_->tuned;
+}
+
+// As a library might split it: few tiles, which are deep.
+int Blas::parts_of(StreamRef stream, const Gemm& g, const void*, const void*, const void*, Workspace&) {
+  constexpr int64_t kTile = 64;
+  const int64_t tiles = ((g.m + kTile - 1) / kTile) * ((g.n + kTile - 1) / kTile);
+  if (tiles == 0 || g.k < 2 * g.n) return 1;
+  return possible_parts(g, int(std::min<int64_t>(multiprocessors(stream.device()) / tiles, kMostProductParts)));
 }
 
 void Blas::gemm(StreamRef stream, const Gemm& g, const void* a, const void* b, void* c, const void* bias, Workspace&,

@@ -1,5 +1,6 @@
 #include "ops/norm/few_row_norm.h"
 
+#include "device/blas.h"
 #include "device/device.h"
 #include "device/fast_math.h"
 #include "device/prefetch.h"
@@ -19,10 +20,11 @@ using device::Warp;
 
 // A block for each row, with a pack or two for each thread. Scale and bias, which come from farther away than what the
 // last kernel wrote, are brought nearer while that still runs. All that the row needs is asked for at once; then there
-// is one exchange between warps.
-template <class X, class V, bool kAdds, int kKeep>
+// is one exchange between warps. Of x in parts the model's constants are asked for before the last kernel is done.
+template <class X, class V, bool kAdds, int kKeep, int kParts = 1>
 struct NormalizeFewRows {
-  static constexpr int kPack = device::pack_size<X, V>();
+  using Part = std::conditional_t<kParts == 1, X, float>;
+  static constexpr int kPack = device::pack_size<Part, V>();
   static constexpr int kMaxThreads = kKeep == 1 ? 512 : 1024, kMaxWarps = kMaxThreads / 32;
   static constexpr bool kBeginsEarly = true;
   template <class T>
@@ -30,6 +32,7 @@ struct NormalizeFewRows {
   struct Held {
     float values[kKeep][kPack];
     Words<V> gamma[kKeep], beta[kKeep];
+    Words<X> bias[kKeep];
   };
   // Of warps. What there is no warp for is zero.
   struct Shared {
@@ -52,7 +55,11 @@ struct NormalizeFewRows {
       PerThread<float, 32> sum, squares;
       warp.lanes([&](int lane) {
         Held& own = held[first + lane];
-        prefetch(row, first + lane, threads);
+        UNROLL for (int k = 0; k < kKeep; ++k) own.gamma[k] = own.beta[k] = {}, own.bias[k] = {};
+        if constexpr (kParts > 1)
+          each(first + lane, threads, [&](int k, int at) { ask(own, row, k, at); });
+        else
+          prefetch(row, first + lane, threads);
         b.wait();
         load(own, row, first + lane, threads);
         sum[lane] = squares[lane] = 0;
@@ -127,27 +134,33 @@ struct NormalizeFewRows {
       if (norm.beta.data) device::prefetch(betas_of(row) + first);
     });
   }
+  // What may be the model's own.
+  DEVICE_FN void ask(Held& own, int row, int k, int first) const {
+    own.gamma[k] = load_words<kPack>(gammas_of(row) + first);
+    if (norm.beta.data) own.beta[k] = load_words<kPack>(betas_of(row) + first);
+    if (kAdds && norm.bias) own.bias[k] = load_words<kPack>(static_cast<const X*>(norm.bias) + first);
+  }
   DEVICE_FN void load(Held& own, int row, int t, int threads) const {
-    const X* const x = static_cast<const X*>(norm.x) + begin(row);
-    const V* const gammas = gammas_of(row);
-    Words<X> values[kKeep] = {}, skips[kKeep] = {}, biases[kKeep] = {};
-    UNROLL for (int k = 0; k < kKeep; ++k) own.gamma[k] = own.beta[k] = {};
+    const Part* const x = static_cast<const Part*>(norm.x) + begin(row);
+    Words<Part> values[kKeep][kParts] = {};
+    Words<X> skips[kKeep] = {};
     each(t, threads, [&](int k, int first) {
-      values[k] = load_words<kPack>(x + first);
-      own.gamma[k] = load_words<kPack>(gammas + first);
-      if (norm.beta.data) own.beta[k] = load_words<kPack>(betas_of(row) + first);
-      if (!kAdds) return;
-      if (norm.skip) {
-        const int skip_row = norm.skip_rows == norm.rows ? row : int(unsigned(row) % unsigned(norm.skip_rows));
+      UNROLL for (int p = 0; p < kParts; ++p) {
+        if (p == 0 || p < norm.parts) values[k][p] = load_words<kPack>(x + p * norm.rows * norm.width + first);
+      }
+      if (kParts == 1) ask(own, row, k, first);
+      if (kAdds && norm.skip) {
+        const bool repeats = kParts == 1 && norm.skip_rows != norm.rows;
+        const int skip_row = repeats ? int(unsigned(row) % unsigned(norm.skip_rows)) : row;
         skips[k] = load_words<kPack>(static_cast<const X*>(norm.skip) + begin(skip_row) + first);
       }
-      if (norm.bias) biases[k] = load_words<kPack>(static_cast<const X*>(norm.bias) + first);
     });
     UNROLL for (int k = 0; k < kKeep; ++k) {
-      const auto some = pack_of<X>(values[k]), skip = pack_of<X>(skips[k]), bias = pack_of<X>(biases[k]);
+      const auto skip = pack_of<X>(skips[k]), bias = pack_of<X>(own.bias[k]);
       UNROLL for (int i = 0; i < kPack; ++i) {
-        own.values[k][i] = float(some.at[i]);
-        if (kAdds) own.values[k][i] = own.values[k][i] + float(skip.at[i]) + float(bias.at[i]);
+        float value = float(pack_of<Part>(values[k][0]).at[i]);
+        UNROLL for (int p = 1; p < kParts; ++p) value += pack_of<Part>(values[k][p]).at[i];
+        own.values[k][i] = kAdds ? value + float(skip.at[i]) + float(bias.at[i]) : value;
       }
     }
   }
@@ -204,32 +217,56 @@ struct NormalizeFewRows {
   }
 };
 
-template <class X, class V, bool kAdds, int kKeep>
+template <class X, class V, bool kAdds, int kKeep, int kParts>
 void normalize(device::StreamRef stream, const RowNorm& norm, int64_t packs) {
-  using Kernel = NormalizeFewRows<X, V, kAdds, kKeep>;
+  using Kernel = NormalizeFewRows<X, V, kAdds, kKeep, kParts>;
   const int64_t threads = (packs + 32 * kKeep - 1) / (32 * kKeep) * 32;
   device::block_kernel<typename Kernel::Shared>(stream, {norm.rows, int(threads)},
                                                 Kernel{norm, 1 / float(norm.width), float(norm.epsilon), int(packs)});
 }
+template <class X, class V, bool kAdds, int kParts = 1>
+void normalize(device::StreamRef stream, const RowNorm& norm) {
+  using Kernel = NormalizeFewRows<X, V, kAdds, 1, kParts>;
+  const int64_t packs = norm.width / Kernel::kPack;
+  if (packs <= Kernel::kMaxThreads)
+    normalize<X, V, kAdds, 1, kParts>(stream, norm, packs);
+  else
+    normalize<X, V, kAdds, 2, kParts>(stream, norm, packs);
+}
+
+constexpr int64_t kMostKept = 2 * 1024;  // packs of a row
+using PartTypes = TypeList<float, Half, BFloat16>;
+
+// Of more, other ways keep a GPU as busy, or busier.
+bool are_few(int device, int64_t rows) { return rows < 4 * int64_t(device::multiprocessors(device)); }
 
 }  // namespace
 
 bool normalize_few_rows(device::StreamRef stream, const RowNorm& norm, Type x, Type gamma) {
-  // Beyond, other ways keep a GPU as busy, or busier.
-  if (norm.rows >= 4 * int64_t(device::multiprocessors(stream.device())) || x == Type::f64) return false;
+  if (!are_few(stream.device(), norm.rows) || x == Type::f64) return false;
   bool done = false;
   dispatch_norm(norm, x, gamma, [&]<class X, class V, bool kAdds> {
     if constexpr (sizeof(X) <= sizeof(float)) {
       const int64_t packs = norm.width / device::pack_size<X, V>();
-      if (packs > 2 * 1024 || !is_whole<X, V>(norm)) return;
+      if (packs > kMostKept || !is_whole<X, V>(norm)) return;
       done = true;
-      if (packs <= NormalizeFewRows<X, V, kAdds, 1>::kMaxThreads)
-        normalize<X, V, kAdds, 1>(stream, norm, packs);
-      else
-        normalize<X, V, kAdds, 2>(stream, norm, packs);
+      normalize<X, V, kAdds>(stream, norm);
     }
   });
   return done;
+}
+
+bool can_normalize_parts(int device, const RowNorm& norm, Type type) {
+  const bool repeats = norm.skip && norm.skip_rows != norm.rows;
+  if (!are_few(device, norm.rows) || repeats || (norm.strict && type == Type::f32)) return false;
+  bool whole = false;
+  dispatch(PartTypes{}, type,
+           [&]<class T> { whole = is_whole<T, T>(norm) && norm.width <= kMostKept * device::pack_size<float>(); });
+  return whole;
+}
+
+void normalize_parts(device::StreamRef stream, const RowNorm& norm, Type type) {
+  dispatch(PartTypes{}, type, [&]<class T> { normalize<T, T, true, device::kMostProductParts>(stream, norm); });
 }
 
 }  // namespace encore::ops

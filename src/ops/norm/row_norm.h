@@ -8,7 +8,7 @@
 
 namespace encore::ops {
 
-// x, skip, bias and sum have one type, gamma, beta and y another, which may be the same.
+// x, skip, bias and sum have one type, gamma, beta and y another, which may be the same. Parts of x are float.
 struct RowNorm {
   int64_t rows, width;
   const void* x;
@@ -27,6 +27,7 @@ struct RowNorm {
   bool centred = true;             // false: the mean is taken as zero
   bool strict = false;             // compute in twice the precision, where there is a sum and it is float
   double epsilon = 1e-5;
+  int parts = 1;  // x is the sum of so many, which lie one behind the other; see normalize_parts()
 };
 
 // Whether there are kernels for these types of x and gamma.
