@@ -10,7 +10,7 @@ namespace encore::fuse {
 int64_t columns_of(const Match& match, const Step& product);
 // A constant that is added to each row of so many columns, with no more dimensions than these have.
 bool is_constant_row(const Match& match, int v, int64_t columns, size_t rank);
-// Whether these can be one: nobody else reads their weights.
+// Whether these can be one: nobody else reads their weights. One may have a bias that the other has not.
 bool can_join(const Match& match, const Step& product, const Step& other);
 
 // One step for such products. Their columns come in turns of so many each, or, with 0, all of one before the next ones.
