@@ -133,7 +133,7 @@ void join_product_activation(Match& match, int product);
 // Where each sequence's last key is, as language models count it: a mask's sums less one, as int32.
 void join_last_keys(Match& match, int cast);
 // A Gemm between Reshapes, of which the first one puts rows of more dimensions into two and the second one takes them
-// out again, is MatMul and Add of the rows as they are. onnxruntime makes such ones of MatMul and Add.
+// out again, is MatMul and Add of the rows as they are, as onnxruntime has found it. A Reshape stays that cuts columns.
 void open_flat_gemm(Match& match, int gemm);
 // What is cut in two along an axis and put together the other way round is read from elsewhere on, with signs if a part
 // is negated, as rotary embeddings have it.

@@ -29,6 +29,19 @@ out y
 )");
 }
 
+// Their columns may be cut into heads at once.
+TEST(FlatGemms, AreCutBehind) {
+  EXPECT_EQ(after("flat_gemms", replaced(kFlat, "y: f16[b, n, 8]", "y: f16[b, n, 4, 2]")), R"(in x: f16[b, n, 2]
+const w: f16[2, 8]
+const c: f16[8]
+const "rows as they were's shape": i64[4] = [0, 0, 4, 2]
+"y in rows without its bias": f16[b, n, 8] = MatMul(x, w)  # "product"
+"y in rows": f16[b, n, 8] = Add("y in rows without its bias", c)  # "rows as they were"
+y: f16[b, n, 4, 2] = Reshape("y in rows", "rows as they were's shape")  # "rows as they were"
+out y
+)");
+}
+
 // Others may read the rows in two dimensions.
 TEST(FlatGemms, SeveralHaveTheSameRows) {
   const std::string made = after("flat_gemms", replaced(kFlat, "out y", R"(others: f16[m, 8] = Gemm(flat, w, c)
@@ -47,7 +60,9 @@ TEST(FlatGemms, StayOtherwise) {
   stays("y: f16[b, n, 8]", "y: f16[n, b, 8]");
   stays("y: f16[b, n, 8]", "y: f16[b, k, 8]");
   stays("y: f16[b, n, 8]", "y: f16[b, ?, 8]");
-  stays("y: f16[b, n, 8]", "y: f16[b, n, 4, 2]");
+  stays("y: f16[b, n, 8]", "y: f16[b, n, 4, 4]");
+  stays("y: f16[b, n, 8]", "y: f16[b, n, 4, ?]");
+  stays("y: f16[b, n, 8]", "y: f16[n, 8]");
   stays("y: f16[b, n, 8]", "y: f16");
   stays("x: f16[b, n, 2]", "x: f16[b, n, 1]");
   stays("x: f16[b, n, 2]", "x: f16");

@@ -100,7 +100,7 @@ def encoder(dtype, others=3, biased="qkv", places=("b", "n")):
     whole = plain(dtype)  # attention of q, k and v
     for i, name in enumerate("qkv"):
         weights, made = net.constant(numbers((48, 48), i, -0.2, 0.2)), f"{name}.cast"
-        y = net.node("MatMul", [rows[i < others], weights], None if name in biased else made)
+        y = net.node("MatMul", [rows[i < others], weights], f"{name}.rows" if name in biased else made)
         if name in biased:
             net.node("Add", [y, net.constant(numbers((48,), 7 + i))], made)
     net.constants += [c for c in whole.constants if c.CopyFrom(c) is None and not setattr(c, "name", f"a.{c.name}")]
