@@ -88,7 +88,7 @@ TEST(JoinedResizes, LieAroundAProductOfRowsInMoreDimensions) {
     const std::string beside = after("joined_resizes", replaced(text, part, by));
     EXPECT_EQ(beside.find("row_width"), beside.npos) << beside;
   };
-  is_beside("MatMul(b, w, bias)", "MatMul(b, w, bias, rest)");
+  is_beside("MatMul(b, w, bias)", "MatMul(b, w, bias, up)");
   is_beside("MatMul(b, w, bias)", "MatMul(b, w, bias) {activation = \"Relu\"}");
   is_beside("const w: f16[8, 32]", "const w: f16[n, 8, 32]");
 }
