@@ -15,6 +15,10 @@ constexpr size_t kIndices = 4;  // an input of MatMulNBits, by which depths belo
 
 bool is_plain_product(const Step& step) { return is_onnx(*step.node, "MatMul"); }
 
+size_t bias_input(const Step& product) { return is_plain_product(product) ? 2 : 5; }
+
+int input_of(const Step& step, size_t i) { return i < step.inputs.size() ? step.inputs[i] : -1; }
+
 // What each column has of a constant.
 std::optional<std::vector<int64_t>> dims_of_column(const Match& match, int constant, bool by_columns, int64_t columns) {
   auto dims = match.value(constant).dims;
@@ -41,6 +45,15 @@ std::shared_ptr<OwnTensor> in_turns(const std::vector<const Tensor*>& parts, con
       to = std::copy_n(static_cast<const char*>(parts[i]->data) + turn * bytes[i], bytes[i], to);
   made->view.data = made->bytes.data();
   return made;
+}
+
+// Zeros for the products without a bias, in one dimension, where others have one.
+void fill_biases(Match& match, const std::vector<int64_t>& columns, std::vector<int>& biases) {
+  const auto given = std::ranges::find_if(biases, [](int v) { return v >= 0; });
+  if (given == biases.end()) return;
+  const Value like = match.value(*given);
+  for (size_t i = 0; i < biases.size(); ++i)
+    if (biases[i] < 0) biases[i] = match.add_constant("no " + like.name, own(like.type, ops::Shape{columns[i]}));
 }
 
 // The constants as one; its data is there when the model's is. Columns lie in rows, or each by itself.
@@ -87,15 +100,18 @@ bool is_constant_row(const Match& match, int v, int64_t columns, size_t rank) {
 bool can_join(const Match& match, const Step& product, const Step& other) {
   const int64_t columns = columns_of(match, product), of_other = columns_of(match, other);
   const bool is_plain = is_plain_product(product);
-  if (columns == 0 || of_other == 0 || is_plain != is_plain_product(other) || product.inputs[0] != other.inputs[0] ||
-      product.inputs.size() != other.inputs.size())
+  if (columns == 0 || of_other == 0 || is_plain != is_plain_product(other) || product.inputs[0] != other.inputs[0])
     return false;
   if (!is_plain)
     for (const char* attribute : {"K", "bits", "block_size"})
       if (product.node->find_int(attribute) != other.node->find_int(attribute)) return false;
-  for (size_t i = 1; i < product.inputs.size(); ++i) {
-    const int a = product.inputs[i], b = other.inputs[i];
+  for (size_t i = 1; i < std::max(product.inputs.size(), other.inputs.size()); ++i) {
+    const int a = input_of(product, i), b = input_of(other, i);
     if (a < 0 && b < 0) continue;
+    if (const int bias = std::max(a, b); i == bias_input(product) && std::min(a, b) < 0) {
+      if (!is_constant_row(match, bias, a < 0 ? of_other : columns, 1)) return false;
+      continue;
+    }
     if (a < 0 || b < 0 || i == kIndices || match.value(a).type != match.value(b).type) return false;
     for (const int v : {a, b})  // of the weights others would need another copy
       if (!match.value(v).is_constant || (i == 1 && match.readers(v).size() != 1)) return false;
@@ -116,9 +132,12 @@ Step join_products(Match& match, const std::vector<int>& products, int64_t turn,
   const int first = products.front();
   const bool is_plain = is_plain_product(match.step(first));
   std::vector<int> inputs{match.step(first).inputs[0]};
-  for (size_t i = 1; i < match.step(first).inputs.size(); ++i) {
+  size_t most = 0;
+  for (const int s : products) most = std::max(most, match.step(s).inputs.size());
+  for (size_t i = 1; i < most; ++i) {
     std::vector<int> parts;
-    for (const int s : products) parts.push_back(match.step(s).inputs[i]);
+    for (const int s : products) parts.push_back(input_of(match.step(s), i));
+    if (i == bias_input(match.step(first))) fill_biases(match, columns, parts);
     inputs.push_back(parts.front() < 0 ? -1 : join_constants(match, parts, columns, turn, is_plain));
   }
   const NodeInfo& node = match.node(first);

@@ -12,7 +12,7 @@ int64_t columns_of(const Match& match, const Step& product);
 bool is_constant_row(const Match& match, int v, int64_t columns, size_t rank);
 // A product of float or halves by a constant, with nothing added but a bias; a Gemm if it is as MatMul.
 bool is_plain_product(const Match& match, int s);
-// Whether these can be one: nobody else reads their weights.
+// Whether these can be one: nobody else reads their weights. One may have a bias that the other has not.
 bool can_join(const Match& match, const Step& product, const Step& other);
 
 // One step for such products. Their columns come in turns of so many each, or, with 0, all of one before the next ones.

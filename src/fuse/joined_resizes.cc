@@ -2,6 +2,7 @@
 // is one that a product makes.
 #include <algorithm>
 
+#include "fuse/joined_products.h"
 #include "fuse/links.h"
 #include "fuse/passes.h"
 #include "ops/matmul/product.h"
@@ -25,18 +26,24 @@ std::shared_ptr<const NodeInfo> known_node(const Match& match, const Step& step)
   return match.plan().step(operator_of(*step.node), step.node->name(), step.inputs, step.outputs).node;
 }
 
+// By one matrix, with nothing but a constant added and no activation.
+bool is_product(const Match& match, int s) {
+  if (!match.is(s, "Gemm") && !(match.is(s, "MatMul") && columns_of(match, match.step(s)) > 0)) return false;
+  return match.step(s).inputs.size() <= 3 && !match.node(s).find_string("activation");
+}
+
 // A product that makes a value for a step alone, and what only gives its rows another shape.
 struct Product {
-  int gemm;
+  int step;
   std::vector<int> views;  // the last one first
 };
 std::optional<Product> product_behind(const Match& match, int v, int reader) {
   Product found{-1, {}};
   for (; v >= 0 && match.only_reader(v) == reader; v = match.step(reader).inputs[0]) {
     reader = match.maker(v);
-    if (match.is(reader, "Gemm")) {
-      found.gemm = reader;
-      return match.node(reader).find_string("activation") ? std::nullopt : std::optional(std::move(found));
+    if (is_product(match, reader)) {
+      found.step = reader;
+      return found;
     }
     if (reader < 0 || !only_shapes(match, reader)) break;
     found.views.push_back(reader);
@@ -47,20 +54,19 @@ std::optional<Product> product_behind(const Match& match, int v, int reader) {
 // The steps that make a piece in its columns of all, if a product makes it and the columns are packs: the product, and
 // a Reshape. The last one makes a value like `joined`.
 std::vector<Step> steps_in_place(Match& match, const Product& product, int piece, int64_t first, int joined) {
-  const Step& gemm = match.step(product.gemm);
-  const auto &rows = match.value(gemm.outputs[0]).dims, &own = match.value(piece).dims, &all = match.value(joined).dims;
-  if (!rows || !own || !all || rows->size() != 2 || rows->back() != own->back() || own->size() != all->size())
-    return {};
-  Dims made{rows->front(), all->back()}, seen = *own;
-  seen.back() = all->back();
+  const Step& step = match.step(product.step);
+  const auto &rows = match.value(step.outputs[0]).dims, &own = match.value(piece).dims, &all = match.value(joined).dims;
+  if (!rows || !own || !all || rows->back() != own->back() || own->size() != all->size()) return {};
+  Dims made = *rows, seen = *own;
+  made.back() = seen.back() = all->back();
   const auto numbers = Links::kept(seen, made);
   if (!numbers) return {};
-  Operator wider = operator_of(*gemm.node);
+  Operator wider = operator_of(*step.node);
   wider.attributes[ops::kRowWidth] = all->back();
   wider.attributes[ops::kFirstColumn] = first;
-  const int wide = match.add_like(gemm.outputs[0], " in its columns", made);
+  const int wide = match.add_like(step.outputs[0], " in its columns", made);
   std::vector<Step> steps;
-  steps.push_back(match.plan().step(std::move(wider), gemm.node->name(), gemm.inputs, {wide}));
+  steps.push_back(match.plan().step(std::move(wider), step.node->name(), step.inputs, {wide}));
   if (product.views.empty()) return steps;
   const NodeInfo& view = match.node(product.views.front());
   const int shape = match.add_constant(view.name() + "'s shape", own_ints(*numbers));
@@ -111,7 +117,7 @@ void join_resizes(Match& match, int concat) {
     if (!made.empty()) {
       attributes[ops::kInPlace] = std::vector<int64_t>{int64_t(i), first, columns};
       inputs[i] = made.back().outputs[0];
-      steps.push_back(product->gemm);
+      steps.push_back(product->step);
       steps.insert(steps.end(), product->views.begin(), product->views.end());
     }
     first += columns;

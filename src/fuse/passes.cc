@@ -22,6 +22,7 @@ constexpr Pass kPasses[] = {
     {"shapes", nullptr, read_shape_before_turn, false},
     {"whole_gathers", nullptr, open_gather, false},
     {"identities", nullptr, drop_identity, false},
+    {"flat_gemms", nullptr, open_flat_gemm, false},
     {"same", nullptr, share_result, false},
     {"last_keys", "a count of keys", join_last_keys, false},
     {"spelled_norms", "a norm", join_spelled_norm, false},

@@ -28,6 +28,8 @@ inline constexpr Pass kConvolutions{"convolutions", nullptr, join_convolution};
 bool is_quantized_product(const NodeInfo& info);
 // MatMul by both constants of a gate, whose columns alternate, and the gate.
 bool is_gated_product(const NodeInfo& info);
+// Whether it is a Gemm that is MatMul, with a bias or without.
+bool is_plain_gemm(const Match& match, int step);
 // The value that the step adds to this one, which must surely have the same shape; -1 if it does nothing like it.
 int residual_of(const Match& match, int sum, int v);
 // Whether it is a norm of rows, along the last dimension, by constants of the same type.
@@ -132,6 +134,9 @@ void join_product_norm(Match& match, int product);
 
 // Where each sequence's last key is, as language models count it: a mask's sums less one, as int32.
 void join_last_keys(Match& match, int cast);
+// A Gemm between Reshapes, of which the first one puts rows of more dimensions into two and the second one takes them
+// out again, is MatMul and Add of the rows as they are, as onnxruntime has found it. A Reshape stays that cuts columns.
+void open_flat_gemm(Match& match, int gemm);
 // What is cut in two along an axis and put together the other way round is read from elsewhere on, with signs if a part
 // is negated, as rotary embeddings have it.
 void join_roll(Match& match, int concat);

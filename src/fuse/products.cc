@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "fuse/links.h"
 #include "fuse/passes.h"
 #include "ops/registry.h"
 
@@ -17,6 +18,9 @@ bool swaps(const Match& match, int turn) {
   return std::ranges::is_sorted(*order);
 }
 
+// Whether the transposition that makes the value goes with others above (movements.cc), which a product would leave.
+bool cancels(const Match& match, int v) { return ViewChain(match, v).saved() > 1; }
+
 }  // namespace
 
 void join_product(Match& match, int product) {
@@ -32,7 +36,7 @@ void join_product(Match& match, int product) {
       if (const auto by = match.scaled(made)) {
         alpha *= by->factor;
         inputs[i] = by->from;
-      } else if (swaps(match, made)) {
+      } else if (swaps(match, made) && !cancels(match, inputs[i])) {
         is_turned[i] = !is_turned[i];
         inputs[i] = match.step(made).inputs[0];
       } else {

@@ -149,6 +149,7 @@ std::optional<Dims> ShapeSymbols::made_by(const Step& step, size_t output) const
   // Version 7 is the first that broadcasts as today.
   if (is_one_of(kBroadcasting) && info.since_version() >= 7) return broadcast(step);
   if (is_onnx(info, "MatMul")) return product(step);
+  if (is_onnx(info, "Gemm")) return product_of_matrices(step);
   if (is_onnx(info, "Range")) return counted(step);
   if (is_onnx(info, "Split")) return split(step, output);
   if (is_onnx(info, "Flatten")) return flattened(step);
@@ -218,6 +219,12 @@ std::optional<Dims> ShapeSymbols::product(const Step& step) const {
       made[i] = kUnknown;
   made.back() = b->back();
   return made;
+}
+
+std::optional<Dims> ShapeSymbols::product_of_matrices(const Step& step) const {
+  const auto &a = dims(step.inputs[0]), &b = dims(step.inputs[1]);
+  if (!a || !b || a->size() != 2 || b->size() != 2) return std::nullopt;
+  return Dims{(*a)[step.node->get_int("transA", 0) != 0], (*b)[step.node->get_int("transB", 0) == 0]};
 }
 
 std::optional<Dims> ShapeSymbols::reshaped(const Step& step) const {

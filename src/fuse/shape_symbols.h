@@ -49,6 +49,7 @@ class ShapeSymbols {
   std::optional<Dims> expanded(const Step& step) const;
   bool is_scalar(const Step& step, size_t input) const;
   std::optional<Dims> product(const Step& step) const;
+  std::optional<Dims> product_of_matrices(const Step& step) const;
   std::optional<Dims> reshaped(const Step& step) const;
   std::optional<Dims> gathered(const Step& step) const;
   std::optional<Dims> unsqueezed(const Step& step) const;

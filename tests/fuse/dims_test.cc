@@ -20,6 +20,9 @@ TEST(Dims, AreFollowed) {
   EXPECT_EQ(dims_of_y("in x: f32[n, 4]\nin z: f32[1, 4]\ny: f32 = Add(z, x)\nout y"), "y: f32[n, 4]");
   EXPECT_EQ(dims_of_y("in x: f32[n, 4]\nin z: f32[4, m]\ny: f32 = MatMul(x, z)\nout y"), "y: f32[n, m]");
   EXPECT_EQ(dims_of_y("in x: f32[b, n, 4]\nconst z: f32[4, 8]\ny: f32 = MatMul(x, z)\nout y"), "y: f32[b, n, 8]");
+  EXPECT_EQ(dims_of_y("in x: f32[4, n]\nin z: f32[m, 4]\ny: f32 = Gemm(x, z) {transA = 1, transB = 1}\nout y"),
+            "y: f32[n, m]");
+  EXPECT_EQ(dims_of_y("in x: f32[n, 4]\nin z: f32[4, 8]\ny: f32[?, 8] = Gemm(x, z)\nout y"), "y: f32[n, 8]");
   EXPECT_EQ(dims_of_y("in x: f32[b, n]\ny: f32[?, ?] = Transpose(x) {perm = [1, 0]}\nout y"), "y: f32[n, b]");
   EXPECT_EQ(dims_of_y("in x: f32[b, 8]\nconst s: i64[3] = [0, 2, -1]\ny: f32 = Reshape(x, s)\nout y"),
             "y: f32[b, 2, 4]");

@@ -77,6 +77,22 @@ out y
 )");
 }
 
+TEST(JoinedResizes, LieAroundAProductOfRowsInMoreDimensions) {
+  const std::string text = replaced(replaced(replaced(kProduct, "in b: f16[m, 8]", "in b: f16[n, 256, 8]"),
+                                             "rows: f16[m, 32]", "rows: f16[n, 256, 32]"),
+                                    "Gemm@13(b, w, bias) {transB = 0}", "MatMul(b, w, bias)");
+  const std::string made = after("joined_resizes", text);
+  EXPECT_NE(made.find("f16[n, 256, 96] = MatMul(b, w, bias) {first_column = 64, row_width = 96}"), made.npos) << made;
+  EXPECT_NE(made.find("\"joined with some columns\": f16[n, 16, 16, 96] = Reshape("), made.npos) << made;
+  const auto is_beside = [&](const char* part, const char* by) {
+    const std::string beside = after("joined_resizes", replaced(text, part, by));
+    EXPECT_EQ(beside.find("row_width"), beside.npos) << beside;
+  };
+  is_beside("MatMul(b, w, bias)", "MatMul(b, w, bias, up)");
+  is_beside("MatMul(b, w, bias)", "MatMul(b, w, bias) {activation = \"Relu\"}");
+  is_beside("const w: f16[8, 32]", "const w: f16[n, 8, 32]");
+}
+
 TEST(JoinedResizes, AreBesideOtherProducts) {
   const auto is_beside = [](const std::string& part, const std::string& by) {
     const std::string made = after("joined_resizes", replaced(kProduct, part, by));

@@ -30,6 +30,22 @@ out y
             "in x: f32[n, k]\ny = com.microsoft.FusedMatMul(x, x) {alpha = 1.0, transA = 1}\nout y\n");
 }
 
+// As a picture's positions are that has its channels last.
+TEST(Products, ATranspositionStaysThatUndoesAnother) {
+  const std::string text = R"(in x: f16[b, 4, 4, 8]
+const w: f16[8, 16]
+const s: i64[3] = [0, 8, 16]
+t: f16[b, 8, 4, 4] = Transpose(x) {perm = [0, 3, 1, 2]}
+r: f16[b, 8, 16] = Reshape(t, s)
+u: f16[b, 16, 8] = Transpose(r) {perm = [0, 2, 1]}
+y: f16[b, 16, 16] = MatMul(u, w)
+out y
+)";
+  EXPECT_EQ(after("products", text), text_of(plan_from(text)));
+  const std::string made = after("products", replaced(text, "perm = [0, 3, 1, 2]", "perm = [0, 3, 2, 1]"));
+  EXPECT_NE(made.find("FusedMatMul(r, w) {alpha = 1.0, transA = 1}"), made.npos) << made;
+}
+
 TEST(Products, ABiasIsNotScaled) {
   const std::string text = replaced(replaced(kProduct, "MatMul(s, t)", "MatMul(s, t, bias)"), "const half",
                                     "const bias: f16[m]\nconst half");

@@ -91,6 +91,27 @@ TEST(Projections, ConstantsLieBesideEachOther) {
   }
 }
 
+// As Whisper's keys have none.
+TEST(Projections, WhereSomeHaveABias) {
+  const std::string text =
+      replaced(kEncoder, "const bv: f16[8]", "const bv: f16[8] = [31, 32, 33, 34, 35, 36, 37, 38]");
+  const std::string without = replaced(replaced(text, "MatMul(x, wq, bq)", "MatMul(x, wq)"), "wk, bk", "wk");
+  const Plan plan = plan_joined(without);
+  const std::string made = text_of(plan);
+  EXPECT_NE(made.find("f16[b, n, 24] = MatMul(x, wq, \"no bv\")  # \"queries and keys and values\""), made.npos)
+      << made;
+  const auto bias = std::ranges::find_if(
+      plan.values, [](const Value& value) { return value.constant && value.constant->shape == ops::Shape{24}; });
+  ASSERT_NE(bias, plan.values.end());
+  for (int i = 0; i < 24; ++i)
+    EXPECT_EQ(float(bias->constant->as<device::Half>()[i]), i < 16 ? 0.f : float(i + 15)) << i;
+
+  const std::string apart = joined(replaced(without, "const bv: f16[8]", "const bv: f16[1, 8]"));
+  EXPECT_NE(apart.find("# \"values\""), apart.npos) << apart;
+  const std::string none = joined(replaced(without, "wv, bv", "wv"));
+  EXPECT_NE(none.find("f16[b, n, 24] = MatMul(x, wq)"), none.npos) << none;
+}
+
 TEST(Projections, KeysAndValuesOfOthersThanQueries) {
   const std::string made = joined(
       replaced(replaced(kEncoder, "in x:", "in z: f16[b, n, 2]\nin x:"), "MatMul(x, wq, bq)", "MatMul(z, wq, bq)"));
@@ -106,7 +127,7 @@ TEST(Projections, StayApartOtherwise) {
   };
   stays("out y", "out y\nout v");
   stays("const wv: f16[2, 8]", "in wv: f16[2, 8]");
-  stays("MatMul(x, wv, bv)", "MatMul(x, wv)");
+  stays("const bv: f16[8]", "const bv: f16[1, 8]");
   stays("MatMul(x, wv, bv)", "MatMul(x, wk, bv)");
 }
 
@@ -136,6 +157,9 @@ TEST(Projections, GroupQueryAttentionTakesThemPacked) {
       << made;
   EXPECT_NE(made.find("com.microsoft.GroupQueryAttention(\"q with its kin\", _, _, past_k"), made.npos) << made;
   expect_stays("projections", kDecoder, "bits = 4, block_size = 32}  # \"v\"", "bits = 8, block_size = 32}  # \"v\"");
+  const std::string biased = after("projections", replaced(replaced(kDecoder, "const wv", "const b: f16[32]\nconst wv"),
+                                                           "wq, sq", "wq, sq, _, _, b"));
+  EXPECT_NE(biased.find("f16[b, n, 64] = com.microsoft.MatMulNBits(x, wq, sq, _, _, b)"), biased.npos) << biased;
 }
 
 }  // namespace

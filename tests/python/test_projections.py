@@ -93,32 +93,48 @@ def test_a_decoder_has_them_packed(encore, make_model, tmp_path, product, biased
                 np.testing.assert_allclose(got, wanted, rtol=0, atol=CACHED[dtype] * np.abs(wanted).max())
 
 
+def encoder(dtype, others=3, biased="qkv", places=("b", "n")):
+    """Attention, for which so many of the `others` rows make queries, keys and values, with a bias or without."""
+    net = Network(dtype)
+    rows = [net.input(name, [*places, 48]) for name in "xz"]
+    whole = plain(dtype)  # attention of q, k and v
+    for i, name in enumerate("qkv"):
+        weights, made = net.constant(numbers((48, 48), i, -0.2, 0.2)), f"{name}.cast"
+        y = net.node("MatMul", [rows[i < others], weights], f"{name}.rows" if name in biased else made)
+        if name in biased:
+            net.node("Add", [y, net.constant(numbers((48,), 7 + i))], made)
+    net.constants += [c for c in whole.constants if c.CopyFrom(c) is None and not setattr(c, "name", f"a.{c.name}")]
+    for node in whole.nodes[3:]:
+        node.input[:] = [f"a.{name}" if name.startswith("c") else name for name in node.input]
+        net.nodes.append(node)
+    net.outputs = {name: [*places, 48] for name in whole.outputs}
+    return net
+
+
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("others", [0, 1, 2])
 def test_an_encoder_reads_its_columns(encore, make_model, tmp_path, dtype, others):
     """As many of them as are of the same rows."""
-
-    def build(dtype):
-        net = Network(dtype)
-        rows = [net.input("x", ["b", "n", 48]), net.input("z", ["b", "n", 48])]
-        whole = plain(dtype)  # attention of q, k and v
-        renamed = {}
-        for i, name in enumerate("qkv"):
-            weights = net.constant(numbers((48, 48), i, -0.2, 0.2))
-            y = net.node("MatMul", [rows[i < others], weights], f"{name}.rows")
-            renamed[f"{name}.cast"] = net.node("Add", [y, net.constant(numbers((48,), 7 + i))], f"{name}.cast")
-        net.constants += [c for c in whole.constants if c.CopyFrom(c) is None and not setattr(c, "name", f"a.{c.name}")]
-        for node in whole.nodes[3:]:
-            node.input[:] = [f"a.{name}" if name.startswith("c") else name for name in node.input]
-            net.nodes.append(node)
-        net.outputs = {name: ["b", "n", 48] for name in whole.outputs}
-        return net
-
-    model, wide = (build(one).model(make_model) for one in (dtype, "float32"))
+    model, wide = (encoder(one, others).model(make_model) for one in (dtype, "float32"))
     plan = plan_of(model, tmp_path)
     assert plan.count("encore.Attention(") == 1 and plan.count("MatMul(") == 1 + (others > 0), plan
     for auto_graph in (0, 1):
         session = es.make_session(model, regions=1, auto_graph=auto_graph)
         for batch in (2, 1, 2, 1, 2):
             feeds = {name: numbers((batch, 7, 48), i + batch) for i, name in enumerate("xz")}
+            agrees(session, wide, feeds, dtype)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("biased", ["qv", "k", "kv", ""])
+@pytest.mark.parametrize("places", [(2, 7), ("b", 7), ("b", "n")])
+def test_some_have_a_bias(encore, make_model, tmp_path, dtype, biased, places):
+    """Where dimensions are known onnxruntime makes a Gemm of each that has one, with Reshapes around."""
+    model, wide = (encoder(one, biased=biased, places=places).model(make_model) for one in (dtype, "float32"))
+    plan = plan_of(model, tmp_path)
+    assert plan.count("encore.Attention(") == plan.count("MatMul(") == 1 and "Gemm(" not in plan, plan
+    for auto_graph in (0, 1):
+        session = es.make_session(model, regions=1, auto_graph=auto_graph)
+        for seed in range(5):
+            feeds = {name: numbers((2, 7, 48), i + seed) for i, name in enumerate("xz")}
             agrees(session, wide, feeds, dtype)

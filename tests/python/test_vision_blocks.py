@@ -447,7 +447,7 @@ def test_features_are_resized_side_by_side(encore, make_model, tmp_path, dtype, 
     assert " Resize(" not in plan and " Concat(" not in plan, plan
 
 
-def segformer_end(net, sizes, beta=1.0, bias=(CHANNELS,)):
+def segformer_end(net, sizes, beta=1.0, bias=(CHANNELS,), is_flat=True):
     """Products of each stage's tokens, pictures of which are resized unless they are the largest, side by side."""
     x, most = net.input("x", ["n", max(sizes) ** 2, CHANNELS]), max(sizes)
     pieces = []
@@ -455,8 +455,11 @@ def segformer_end(net, sizes, beta=1.0, bias=(CHANNELS,)):
         rows = net.node("Slice", [x, net.ints(0), net.ints(size**2), net.ints(1)])
         weights = net.constant(numbers((CHANNELS, CHANNELS), len(net.nodes), -0.3, 0.3))
         added = [] if bias is None else [net.constant(numbers(bias, size))]
-        rows = net.node("Reshape", [rows, net.ints(-1, CHANNELS)])
-        rows = net.node("Gemm", [rows, weights, *added], alpha=0.5, beta=beta)
+        if is_flat:
+            rows = net.node("Reshape", [rows, net.ints(-1, CHANNELS)])
+            rows = net.node("Gemm", [rows, weights, *added], alpha=0.5, beta=beta)
+        else:
+            rows = net.node("Add", [net.node("MatMul", [rows, weights]), *added])
         y = net.node("Reshape", [rows, net.ints(-1, size, size, CHANNELS)])
         if size < most:
             scales = net.constant([1, most / size, most / size, 1], np.float32)
@@ -470,8 +473,9 @@ def segformer_end(net, sizes, beta=1.0, bias=(CHANNELS,)):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("sizes", [(3, 6, 12), (12, 3), (6, 12, 12, 6), (1, 2)])
-def test_a_product_is_where_resized_features_are_put(encore, make_model, tmp_path, dtype, sizes):
-    build = lambda net: segformer_end(net, sizes)
+@pytest.mark.parametrize("is_flat", [True, False])
+def test_a_product_is_where_resized_features_are_put(encore, make_model, tmp_path, dtype, sizes, is_flat):
+    build = lambda net: segformer_end(net, sizes, is_flat=is_flat)
     plan = plan_of(agrees(build, make_model, dtype, shape=(max(sizes) ** 2, CHANNELS), use_tf32=0), tmp_path)
     assert plan.count("encore.JoinedResizes(") == plan.count("row_width") == plan.count("in_place") == 1, plan
 

@@ -32,8 +32,7 @@ class Gemm : public Op {
         transpose_b_(node.get_int("transB", 0) != 0),
         tf32_(node.settings.use_tf32),
         activation_(Activation::of(node)),
-        row_width_(node.find_int(kRowWidth)),
-        first_column_(node.get_int(kFirstColumn, 0)) {}
+        part_(node) {}
 
   bool prepack(int input, const Tensor&, Prepack&) override {
     if (input == 1) constant_b_ = true;
@@ -44,12 +43,10 @@ class Gemm : public Op {
     const Tensor &a = context.input(0), &b = context.input(1);
     const Tensor* c = context.find_input(2);
     device::Gemm gemm = product_of(a, b, transpose_a_, transpose_b_, c);
-    gemm.ldc = row_width_.value_or(gemm.n);
-    require(first_column_ >= 0 && gemm.n <= gemm.ldc - first_column_, gemm.n, " columns from ", first_column_,
-            " on are not in rows of ", gemm.ldc);
+    gemm.ldc = part_.width(gemm.n);
     Tensor out = context.output(0, Shape{gemm.m, gemm.ldc});
     if (gemm.m == 0 || gemm.n == 0) return;
-    out.data = static_cast<char*>(out.data) + size_t(first_column_) * device::size_bytes(out.type);
+    out.data = part_.begin_in(out);
 
     gemm.type = gemm.output = a.type;
     gemm.alpha = alpha_;
@@ -77,8 +74,7 @@ class Gemm : public Op {
   float alpha_, beta_;
   bool transpose_a_, transpose_b_, tf32_, constant_b_ = false;
   Activation activation_;
-  std::optional<int64_t> row_width_;
-  int64_t first_column_;
+  RowPart part_;
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 // MatMul, com.microsoft's FusedMatMul, and TransposeMatMul, which it was called before. Fusion gives a bias as the
 // third input, and a residual as the fourth, whose elements are added in their order, and an activation, named as
-// FusedConv does; or it gates what MatMul makes.
+// FusedConv does; or it gates what MatMul makes; or has rows made as columns of wider ones, as Gemm does.
 #include <algorithm>
 #include <optional>
 
@@ -53,7 +53,8 @@ class MatMul : public NormableProduct {
         b_rows_first_(node.get_int("transBatchB", 0) != 0),
         tf32_(node.settings.use_tf32),
         gated_(node.get_int(kGated, 0) != 0),
-        activation_(Activation::of(node)) {}
+        activation_(Activation::of(node)),
+        part_(node) {}
 
   bool prepack(int input, const Tensor&, Prepack&) override {
     if (input == 1) constant_b_ = true;
@@ -76,7 +77,8 @@ class MatMul : public NormableProduct {
     const Shape batch = broadcast(left.matrices.batch, right.matrices.batch);
     std::vector<int64_t> dims(batch.dims().begin(), batch.dims().end());
     if (!row) dims.push_back(gemm.m);
-    if (!column) dims.push_back(gated_ ? gemm.n / 2 : gemm.n);
+    gemm.ldc = part_.width(gemm.n);
+    if (!column) dims.push_back(gated_ ? gemm.n / 2 : gemm.ldc);
     const Tensor* const bias = context.find_input(2);
     require(!bias || bias->count() == gemm.n, "the bias has shape ", bias ? bias->shape.str() : "", "; ", gemm.n,
             " values are wanted");
@@ -86,13 +88,13 @@ class MatMul : public NormableProduct {
             residual ? residual->shape.str() : "", "; the product has ", out.shape.str());
     if (out.count() == 0) return;
     gemm.type = gemm.output = a.type;
-    gemm.lda = std::max<int64_t>(left.leading, 1), gemm.ldb = std::max<int64_t>(right.leading, 1), gemm.ldc = gemm.n;
+    gemm.lda = std::max<int64_t>(left.leading, 1), gemm.ldb = std::max<int64_t>(right.leading, 1);
     gemm.alpha = alpha_;
     gemm.tf32 = tf32_;
     gemm.constant_b = constant_b_;
     if (gated_) return gate(context, gemm, left.matrices, right.matrices, out, batch);
-    batched_product(context, gemm, left.matrices, right.matrices, out.data, batch, bias ? bias->data : nullptr,
-                    residual ? residual->data : nullptr, activation_);
+    batched_product(context, gemm, left.matrices, right.matrices, part_.begin_in(out), batch,
+                    bias ? bias->data : nullptr, residual ? residual->data : nullptr, activation_);
   }
 
   bool run_normed(Context& context, RowNorm norm, const Tensor& x) const override {
@@ -152,6 +154,7 @@ class MatMul : public NormableProduct {
   float alpha_;
   bool transpose_a_, transpose_b_, a_rows_first_, b_rows_first_, tf32_, gated_, constant_b_ = false;
   Activation activation_;
+  RowPart part_;
 };
 
 }  // namespace

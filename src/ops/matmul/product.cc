@@ -64,7 +64,7 @@ void batched_product(Context& context, device::Gemm gemm, const Matrices& a, con
                      const Shape& batch, const void* bias, const void* addend, const Activation& activation) {
   std::vector<Axis> axes = batch_axes(a.batch, b.batch, batch);
   if (gemm.type == gemm.output && kWholeNumbers.has(gemm.type)) return integer_product(context, gemm, a, b, out, axes);
-  const int64_t c_matrix = gemm.m * gemm.n;
+  const int64_t c_matrix = gemm.m * gemm.ldc;
   Axis inner{1, 0, 0};
   if (!axes.empty()) {
     inner = axes.back();
@@ -80,7 +80,7 @@ void batched_product(Context& context, device::Gemm gemm, const Matrices& a, con
   gemm.stride_a = inner.a_stride * a.distance;
   gemm.stride_b = inner.b_stride * b.distance;
   gemm.stride_c = c_matrix;
-  const int64_t done = gemm.m * gemm.n * gemm.batch;  // elements of one call
+  const int64_t done = gemm.m * gemm.ldc * gemm.batch;  // elements of one call
 
   const auto bytes = int64_t(device::size_bytes(gemm.type)), out_bytes = int64_t(device::size_bytes(gemm.output));
   int64_t calls = 1;
@@ -99,6 +99,13 @@ void batched_product(Context& context, device::Gemm gemm, const Matrices& a, con
              addend ? static_cast<const char*>(addend) + call * done * out_bytes : nullptr},
             activation);
   }
+}
+
+int64_t RowPart::width(int64_t columns) const {
+  const int64_t width = width_.value_or(columns);
+  require(first_column_ >= 0 && columns <= width - first_column_, columns, " columns from ", first_column_,
+          " on are not in rows of ", width);
+  return width;
 }
 
 device::Gemm product_of(const Tensor& a, const Tensor& b, bool transpose_a, bool transpose_b, const Tensor* c) {

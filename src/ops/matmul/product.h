@@ -1,5 +1,7 @@
 // Batched products with broadcast batches, in as few library calls as the strides allow.
 #pragma once
+#include <optional>
+
 #include "ops/matmul/tile_gemm.h"
 #include "ops/op.h"
 #include "ops/registry.h"
@@ -26,8 +28,23 @@ void batched_product(Context& context, device::Gemm gemm, const Matrices& a, con
                      const Shape& batch, const void* bias = nullptr, const void* addend = nullptr,
                      const Activation& activation = {});
 
-// Of a Gemm that makes columns of wider rows: how many elements these have, and where its own begin.
+// Of a product that makes columns of wider rows: how many elements these have, and where its own begin.
 inline constexpr const char *kRowWidth = "row_width", *kFirstColumn = "first_column";
+class RowPart {
+ public:
+  explicit RowPart(const NodeInfo& node)
+      : width_(node.find_int(kRowWidth)), first_column_(node.get_int(kFirstColumn, 0)) {}
+
+  // Of rows in which so many columns are made. Error{invalid_input} if they have no room for these.
+  int64_t width(int64_t columns) const;
+  void* begin_in(const Tensor& rows) const {
+    return static_cast<char*>(rows.data) + size_t(first_column_) * device::size_bytes(rows.type);
+  }
+
+ private:
+  std::optional<int64_t> width_;
+  int64_t first_column_;
+};
 
 // What Gemm and its kin multiply, but for types and factors: two matrices, each perhaps transposed, to whose product
 // `c`, if there is one, can be broadcast. Error{invalid_input} if they do not fit.
