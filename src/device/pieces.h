@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "device/device.h"
-#include "device/divide.h"
+#include "device/divider_of.h"
 #include "device/launch.h"
 #include "device/unaligned_pack.h"
 
@@ -82,17 +82,18 @@ struct Pieces {
 
 // Rows of `width` values, `stride` apart, that follow each other in the sequence. What a thread fills at once lies in
 // 16 aligned bytes of a row, or is one value; it does so at two places, `threads` apart, so that both reads are under
-// way.
-template <class T, class Source>
+// way. Int is int where all that is counted is below 2^30.
+template <class T, class Source, class Int>
 struct FillRows {
   static constexpr int kPack = pack_size<T>();
   T* out;
-  int64_t width, stride;
+  Int width, stride;
   bool one_row, in_packs;
-  Divider by_packs;  // those of a row
-  int64_t packs, threads;
+  DividerOf<Int> by_packs;  // those of a row
+  Int packs, threads;
   Source source;
-  DEVICE_FN void operator()(int64_t i) const {
+  DEVICE_FN void operator()(int64_t index) const {
+    const Int i = Int(index);
     const Place a = place(i), b = i + threads < packs ? place(i + threads) : Place{};
     const Pieces<T, Source> of_a(source, a.first, a.count), of_b(source, b.first, b.count);
     if (a.count > 0) store_pack(a.to, of_a.pack(source), true, a.count);
@@ -102,47 +103,50 @@ struct FillRows {
  private:
   struct Place {
     T* to = nullptr;
-    int64_t first = 0;  // in the sequence
+    Int first = 0;  // in the sequence
     int count = 0;
   };
-  DEVICE_FN Place place(int64_t i) const {
-    int64_t pack = i, row = 0;
+  DEVICE_FN Place place(Int i) const {
+    Int pack = i, row = 0;
     if (!one_row) row = by_packs(i, pack);
     T* const into = out + row * stride;
     if (!in_packs) return {into + pack, row * width + pack, 1};
-    const int64_t first = pack * kPack - int(reinterpret_cast<uintptr_t>(into) / sizeof(T) % kPack);
-    const int64_t begin = first < 0 ? 0 : first, end = first + kPack < width ? first + kPack : width;
+    const Int first = pack * kPack - int(reinterpret_cast<uintptr_t>(into) / sizeof(T) % kPack);
+    const Int begin = first < 0 ? 0 : first, end = first + kPack < width ? first + kPack : width;
     return {into + begin, row * width + begin, int(end - begin)};
   }
 };
 
+// As many threads as keep the device busy.
+inline int64_t busy_threads(StreamRef stream) { return 512 * int64_t(multiprocessors(stream.device())); }
+
 // `long_pieces`: they mostly have more than 16 bytes side by side. Short ones are worth a pack for each thread only if
 // that leaves enough threads.
-template <class T, class Source>
-FillRows<T, Source> filled_rows(StreamRef stream, T* out, int64_t rows, int64_t width, int64_t stride, bool long_pieces,
-                                const Source& source) {
+template <class Int = int64_t, class T, class Source>
+FillRows<T, Source, Int> filled_rows(StreamRef stream, T* out, int64_t rows, int64_t width, int64_t stride,
+                                     bool long_pieces, const Source& source) {
   constexpr int kPack = pack_size<T>();
   if (rows == 1 || width == stride) {
     width = stride = rows * width;
     rows = 1;
   }
-  const int64_t busy = 512 * int64_t(multiprocessors(stream.device()));
+  const int64_t busy = busy_threads(stream);
   const bool in_packs = long_pieces || rows * width / kPack >= busy;
   int64_t packs = width;  // of a row; where they may begin anywhere, one more than needed
   if (in_packs) {
     const int64_t before = reinterpret_cast<uintptr_t>(out) / sizeof(T) % kPack;
     packs = ((rows == 1 || stride % kPack == 0 ? before : kPack - 1) + width + kPack - 1) / kPack;
   }
-  const Divider by_packs(packs, rows * packs);
+  const auto by_packs = divider_of<Int>(packs, rows * packs);
   packs *= rows;
-  return {out,   width, stride, rows == 1, in_packs, by_packs, packs, packs >= 4 * busy ? (packs + 1) / 2 : packs,
-          source};
+  const int64_t threads = packs >= 4 * busy ? (packs + 1) / 2 : packs;
+  return {out, Int(width), Int(stride), rows == 1, in_packs, by_packs, Int(packs), Int(threads), source};
 }
-template <class T, class Source>
+template <class Int = int64_t, class T, class Source>
 void fill_rows(StreamRef stream, T* out, int64_t rows, int64_t width, int64_t stride, bool long_pieces,
                const Source& source) {
   if (rows == 0 || width == 0) return;
-  const auto fill = filled_rows(stream, out, rows, width, stride, long_pieces, source);
+  const auto fill = filled_rows<Int>(stream, out, rows, width, stride, long_pieces, source);
   for_each_index(stream, fill.threads, fill);
 }
 

@@ -98,6 +98,23 @@ def test_channels_last_in_packs(it, channels, dtype):
     check(replace(it, inputs=[floats(2, channels, *shape[2:])], dtype=dtype, channels_last=True))
 
 
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize("shape, kernel", [((9, 8), [5, 7]), ((3, 2), [4, 3]), ((6, 5, 7), [2, 4, 5])], ids=str)
+def test_channels_last_in_packs_of_wide_windows(op, shape, kernel):
+    """Wider than what is asked for at once, and than the input."""
+    pads = [k // 2 for k in kernel] * 2
+    check(replace(case(op, (2, 16, *shape), kernel_shape=kernel, pads=pads), dtype="float16", channels_last=True))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_means_of_what_is_no_number(dtype):
+    x = np.ones((1, 16, 12, 12), np.float32)
+    x[0, 0, 1, 1], x[0, 1, 4, 4], x[0, 2, 7, 7] = np.inf, -np.inf, np.nan
+    it = replace(case("AveragePool", x, kernel_shape=[3, 3], strides=[2, 2]), dtype=dtype)
+    check(it)
+    check(replace(it, channels_last=True))
+
+
 @pytest.mark.parametrize("it", [MAXIMA[0], MEANS[0], GLOBALS[0]], ids=str)
 def test_bfloat16_stays_as_it_is(it):
     """onnxruntime has no schema for it with channels last."""

@@ -72,6 +72,15 @@ MOVES = [
         exact("Transpose", [integers(t, 2, 100, 71)], {"perm": [0, 2, 1]}, name=t, misaligned=True)
         for t in ("uint8", "int16", "int32", "int64")
     ],
+    # Pictures of a few planes, channels last.
+    *[
+        exact("Transpose", [integers(t, 2, planes, 6, width)], {"perm": [0, 2, 3, 1]}, name=t, misaligned=misaligned)
+        for t in ("uint8", "int16", "int32", "int64")
+        for planes in (2, 3, 4)
+        for width, misaligned in ((8, False), (8, True), (7, False))
+    ],
+    exact("Transpose", [floats(1, 3, 224, 224)], {"perm": [0, 2, 3, 1]}, dtype="float16", name="picture"),
+    exact("Transpose", [floats(2, 3, 4, 5, 16)], {"perm": [0, 2, 3, 4, 1]}),
     # Neighbours that are moved as one element of up to 16 bytes.
     *[
         exact("Transpose", [integers(t, 37, 70, width)], {"perm": [1, 0, 2]}, name=t)

@@ -1,7 +1,10 @@
 // MaxPool, AveragePool, LpPool and QLinearAveragePool.
+#include <algorithm>
+#include <cmath>
 #include <limits>
 #include <type_traits>
 
+#include "device/divide_small.h"
 #include "device/transform.h"
 #include "ops/dispatch.h"
 #include "ops/nn/window.h"
@@ -14,20 +17,33 @@ namespace {
 
 using device::Compute;
 using device::Pack;
+using device::SmallDivider;
+
+// A window of which a kernel finds taps.
+struct PoolWindow : Window {
+  SmallDivider by_dilation[kSpatial];
+  PoolWindow(const Window& w) : Window(w) {
+    for (int d = 0; d < kSpatial; ++d) by_dilation[d] = SmallDivider(dilation[d]);
+  }
+};
 
 // The taps of a window along one dimension that lie in [-before, in + after).
 struct Taps {
   int first, last;
-  DEVICE_FN Taps(const Window& w, int d, int at, int before, int after) {
+  DEVICE_FN Taps(const PoolWindow& w, int d, int at, int before, int after) {
     const int start = at * w.stride[d] - w.before[d], room = w.in[d] + after - start;
-    first = start < -before ? up(-before - start, w.dilation[d]) : 0;
-    last = room <= 0 ? 0 : up(room, w.dilation[d]);
+    first = start < -before ? up(-before - start, w.by_dilation[d]) : 0;
+    last = room <= 0 ? 0 : up(room, w.by_dilation[d]);
     if (last > w.kernel[d]) last = w.kernel[d];
   }
   DEVICE_FN int count() const { return last > first ? last - first : 0; }
 
  private:
-  DEVICE_FN static int up(int distance, int step) { return step == 1 ? distance : (distance + step - 1) / step; }
+  // Of a distance that is not zero.
+  DEVICE_FN static int up(int distance, const SmallDivider& by_step) {
+    int rest;
+    return by_step(distance - 1, rest) + 1;
+  }
 };
 
 // Where the window of a place in the result is.
@@ -36,53 +52,112 @@ struct Place {
   int at[kSpatial];
 };
 
-// What is pooled: every element of the result has a window, or each kPack neighbours, which are channels then.
-template <class T, int kPack = 1>
+// What is pooled: every element of the result has a window.
+template <class T>
 struct Pooled {
   static constexpr int kAhead = 4;  // taps that are asked for before the first is needed
   const T* x;
-  Window w;
-  Elements elements;  // of packs, as are the planes
+  PoolWindow w;
+  Elements elements;
   Planes planes;
 
   Pooled(const Tensor& x, const Window& w, Layout layout, int64_t channels, int64_t results)
-      : x(x.as<const T>()),
-        w(w),
-        elements(layout, channels / kPack, w.out, results / kPack),
-        planes(layout, channels / kPack, w.in_count()) {}
+      : x(x.as<const T>()), w(w), elements(layout, channels, w.out, results), planes(layout, channels, w.in_count()) {}
 
   DEVICE_FN Place place(int64_t i) const {
     Place p;
     p.image = elements(i, p.channel, p.at);
     return p;
   }
-  // Calls f(row's offset in the plane, column, values) for every place under the window.
+  // Calls f(row's offset in the plane, column, value) for every place under the window.
   template <class F>
   DEVICE_FN void for_each_tap(const Place& p, F f) const {
-    const T* const plane = x + planes(p.image, p.channel) * kPack;
+    const T* const plane = x + planes(p.image, p.channel);
     const Taps a(w, 0, p.at[0], 0, 0), b(w, 1, p.at[1], 0, 0), c(w, 2, p.at[2], 0, 0);
     const int left = p.at[2] * w.stride[2] - w.before[2];
     for (int i = a.first; i < a.last; ++i) {
       const int64_t z = p.at[0] * w.stride[0] - w.before[0] + i * w.dilation[0];
       for (int j = b.first; j < b.last; ++j) {
         const int64_t row = (z * w.in[1] + p.at[1] * w.stride[1] - w.before[1] + j * w.dilation[1]) * w.in[2];
-        const T* const values = plane + row * planes.step * kPack;
+        const T* const values = plane + row * planes.step;
         for (int first = c.first; first < c.last; first += kAhead) {
-          Pack<T, kPack> taps[kAhead];
+          Pack<T, 1> taps[kAhead];
           const auto each = [&](auto of) {
             UNROLL for (int k = 0; k < kAhead; ++k) {
               if (first + k < c.last) of(taps[k], left + (first + k) * w.dilation[2]);
             }
           };
-          each([&](Pack<T, kPack>& tap, int column) {
-            tap = device::load_aligned<kPack>(values + column * planes.step * kPack);
-          });
-          each([&](const Pack<T, kPack>& tap, int column) { f(row, column, tap); });
+          each([&](Pack<T, 1>& tap, int column) { tap.at[0] = values[column * planes.step]; });
+          each([&](const Pack<T, 1>& tap, int column) { f(row, column, tap); });
         }
       }
     }
   }
 };
+
+// The same for packs of channels, which are neighbours. There are less than 2^31 of them, in x as in the result, and
+// the window is not larger than the input.
+template <class T, int kPack>
+struct PooledPacks {
+  static constexpr int kAcross = 3;  // what of a window is asked for at once, which is all of a usual one
+  const T* x;
+  PoolWindow w;
+  SmallDivider by_channels, by_places[kSpatial];  // packs of channels
+
+  PooledPacks(const Tensor& x, const Window& w, Layout, int64_t channels, int64_t)
+      : x(x.as<const T>()), w(w), by_channels(int(channels / kPack)) {
+    for (int d = 0; d < kSpatial; ++d) by_places[d] = SmallDivider(w.out[d]);
+  }
+
+  DEVICE_FN Place place(int64_t i) const {
+    Place p;
+    int channel, image = by_channels(int(i), channel);
+    UNROLL for (int d = kSpatial - 1; d >= 0; --d) image = by_places[d](image, p.at[d]);
+    p.image = image;
+    p.channel = channel;
+    return p;
+  }
+  template <class F>
+  DEVICE_FN void for_each_tap(const Place& p, F f) const {
+    NO_UNROLL for (int i = 0; i < w.kernel[0]; ++i) {
+      const int z = place_of(p, 0, i);
+      if (z < 0) continue;
+      NO_UNROLL for (int first_j = 0; first_j < w.kernel[1]; first_j += kAcross)
+          NO_UNROLL for (int first_k = 0; first_k < w.kernel[2]; first_k += kAcross) {
+        int rows[kAcross], columns[kAcross];
+        UNROLL for (int j = 0; j < kAcross; ++j) {
+          rows[j] = place_of(p, 1, first_j + j);
+          columns[j] = place_of(p, 2, first_k + j);
+        }
+        Pack<T, kPack> taps[kAcross][kAcross];
+        const auto each = [&](auto of) {
+          UNROLL for (int j = 0; j < kAcross; ++j) UNROLL for (int k = 0; k < kAcross; ++k) {
+            if ((rows[j] | columns[k]) >= 0) of(taps[j][k], rows[j], columns[k]);
+          }
+        };
+        const int plane = int(p.image) * w.in[0] + z, channels = by_channels.divisor();
+        each([&](Pack<T, kPack>& tap, int row, int column) {
+          const int at = ((plane * w.in[1] + row) * w.in[2] + column) * channels + int(p.channel);
+          tap = device::load_aligned<kPack>(x + int64_t(at) * kPack);
+        });
+        each([&](const Pack<T, kPack>& tap, int row, int column) {
+          f((int64_t(z) * w.in[1] + row) * w.in[2], column, tap);
+        });
+      }
+    }
+  }
+
+ private:
+  // Where a tap is in a dimension; negative if it is outside.
+  DEVICE_FN int place_of(const Place& p, int d, int tap) const {
+    if (tap >= w.kernel[d]) return -1;
+    const int at = p.at[d] * w.stride[d] - w.before[d] + tap * w.dilation[d];
+    return at < w.in[d] ? at : -1;
+  }
+};
+
+template <class T, int kPack>
+using PooledBy = std::conditional_t<kPack == 1, Pooled<T>, PooledPacks<T, kPack>>;
 
 template <class C>
 DEVICE_FN C lowest() {
@@ -95,7 +170,7 @@ DEVICE_FN C lowest() {
 // NaN wins, as in a reduction.
 template <class T, int kPack>
 struct MaxWindow {
-  Pooled<T, kPack> pooled;
+  PooledBy<T, kPack> pooled;
   T* y;
   DEVICE_FN void operator()(int64_t i) const {
     using C = Compute<T>;
@@ -149,23 +224,41 @@ struct PlaceOfMax {
 
 template <class T, int kPack>
 struct MeanWindow {
-  Pooled<T, kPack> pooled;
+  PooledBy<T, kPack> pooled;
   T* y;
   bool count_padding;
   DEVICE_FN void operator()(int64_t i) const {
     using C = Compute<T>;
     const Place p = pooled.place(i);
     C sums[kPack] = {};
+    int64_t count = 0;
     pooled.for_each_tap(p, [&](int64_t, int, const Pack<T, kPack>& values) {
+      ++count;
       UNROLL for (int j = 0; j < kPack; ++j) sums[j] += C(values.at[j]);
     });
-    const Window& w = pooled.w;
-    int64_t count = 1;
-    UNROLL for (int d = 0; d < kSpatial; ++d) count *=
-        count_padding ? Taps(w, d, p.at[d], w.before[d], w.after[d]).count() : Taps(w, d, p.at[d], 0, 0).count();
+    if (count_padding) {
+      count = 1;
+      const PoolWindow& w = pooled.w;
+      UNROLL for (int d = 0; d < kSpatial; ++d) count *= Taps(w, d, p.at[d], w.before[d], w.after[d]).count();
+    }
+    const C divisor = C(count ? count : 1);  // of nothing the sum is zero
     Pack<T, kPack> means;
-    UNROLL for (int j = 0; j < kPack; ++j) means.at[j] = T(count ? sums[j] / C(count) : C(0));
+    if constexpr (sizeof(T) == 2) {
+      const C reciprocal = C(1) / divisor;
+      UNROLL for (int j = 0; j < kPack; ++j) means.at[j] = T(quotient(sums[j], divisor, reciprocal));
+    } else {
+      UNROLL for (int j = 0; j < kPack; ++j) means.at[j] = T(sums[j] / divisor);
+    }
     device::store_aligned(y + i * kPack, means);
+  }
+
+ private:
+  // sum / divisor, rounded as the division is unless it is below the normal numbers: what the product lacks is in the
+  // remainder.
+  DEVICE_FN static float quotient(float sum, float divisor, float reciprocal) {
+    const float near = sum * reciprocal;
+    const float mean = std::fma(std::fma(-near, divisor, sum), reciprocal, near);
+    return mean == mean ? mean : near;  // infinity has no remainder
   }
 };
 
@@ -179,7 +272,7 @@ struct MeanOfByteWindow {
     const Place p = pooled.place(i);
     float sum = 0;
     pooled.for_each_tap(p, [&](int64_t, int, Pack<uint8_t, 1> bits) { sum += from.value(bits.at[0]); });
-    const Window& w = pooled.w;
+    const PoolWindow& w = pooled.w;
     int64_t count = count_padding ? w.taps() : 1;
     UNROLL for (int d = 0; d < kSpatial; ++d) {
       if (!count_padding) count *= Taps(w, d, p.at[d], 0, 0).count();
@@ -221,10 +314,13 @@ class PoolBase : public Op {
   }
   // Calls launch<kPack>(): channels that are neighbours are pooled together.
   template <class T, class F>
-  void launch_by_packs(int64_t channels, const Tensor& x, const Tensor& y, F launch) const {
+  void launch_by_packs(int64_t channels, const Window& w, const Tensor& x, const Tensor& y, F launch) const {
     constexpr int kWide = device::pack_size<T>();
-    if (layout_ == Layout::channels_last && channels % kWide == 0 && device::is_pack_aligned<kWide>(x.as<const T>()) &&
-        device::is_pack_aligned<kWide>(y.as<const T>()))
+    bool suits = layout_ == Layout::channels_last && channels % kWide == 0 &&
+                 std::max(x.count(), y.count()) / kWide < INT32_MAX &&
+                 device::is_pack_aligned<kWide>(x.as<const T>()) && device::is_pack_aligned<kWide>(y.as<const T>());
+    for (int d = 0; d < kSpatial; ++d) suits &= w.kernel[d] <= w.in[d];
+    if (suits)
       launch.template operator()<kWide>();
     else
       launch.template operator()<1>();
@@ -250,7 +346,7 @@ class MaxPool : public PoolBase {
         return device::for_each_index(
             context.stream(), y.count(),
             PlaceOfMax<T>{{x, w, layout_, from[1], y.count()}, y.as<T>(), indices, by_columns_});
-      launch_by_packs<T>(from[1], x, y, [&]<int kPack>() {
+      launch_by_packs<T>(from[1], w, x, y, [&]<int kPack>() {
         device::for_each_index(context.stream(), y.count() / kPack,
                                MaxWindow<T, kPack>{{x, w, layout_, from[1], y.count()}, y.as<T>()});
       });
@@ -271,7 +367,7 @@ class AveragePool : public PoolBase {
     const Window w = window(from);
     const Tensor y = context.output(0, stored(with_spatial(from, from[1], w.out), layout_));
     dispatch(FloatList{}, x.type, [&]<class T>() {
-      launch_by_packs<T>(from[1], x, y, [&]<int kPack>() {
+      launch_by_packs<T>(from[1], w, x, y, [&]<int kPack>() {
         device::for_each_index(context.stream(), y.count() / kPack,
                                MeanWindow<T, kPack>{{x, w, layout_, from[1], y.count()}, y.as<T>(), count_padding_});
       });

@@ -1,7 +1,7 @@
 // Concat and Split: rows of several tensors side by side in one, in one launch for up to kParts tensors.
 #include <algorithm>
 
-#include "device/divide.h"
+#include "device/divide_small.h"
 #include "device/pieces.h"
 #include "ops/dispatch.h"
 #include "ops/host_vector.h"
@@ -22,18 +22,17 @@ struct Part {
 // The joined rows of parts that lie side by side.
 template <class T>
 struct JoinedPieces {
-  device::Divider by_width;
+  device::SmallDivider by_width;
   Part parts[kParts];
   int count;
   DEVICE_FN device::Piece<T> operator()(int64_t i) const {
-    int64_t column;
-    const int64_t row = by_width(i, column);
-    column += parts[0].first;
+    int column;
+    const int row = by_width(int(i), column);
+    column += int(parts[0].first);
     int p = 0;
-    while (p + 1 < count && column >= parts[p + 1].first) ++p;
-    const Part& part = parts[p];
-    const int64_t at = column - part.first;
-    return {static_cast<const T*>(part.data) + row * part.width + at, part.width - at};
+    while (p + 1 < count && column >= int(parts[p + 1].first)) ++p;
+    const int width = int(parts[p].width), at = column - int(parts[p].first);
+    return {static_cast<const T*>(parts[p].data) + row * width + at, width - at};
   }
 };
 
@@ -41,23 +40,23 @@ struct JoinedPieces {
 template <class T>
 struct PartPieces {
   const T* joined;  // its first column
-  int64_t row_width;
-  device::Divider by_width;
+  int row_width;
+  device::SmallDivider by_width;
   DEVICE_FN device::Piece<T> operator()(int64_t i) const {
-    int64_t column;
-    const int64_t row = by_width(i, column);
+    int column;
+    const int row = by_width(int(i), column);
     return {joined + row * row_width + column, by_width.divisor() - column};
   }
 };
 template <class T>
 struct FillParts {
-  using Fill = device::FillRows<T, PartPieces<T>>;
+  using Fill = device::FillRows<T, PartPieces<T>, int>;
   Fill parts[kParts];
-  int64_t first[kParts];  // threads
+  int first[kParts];  // threads
   int count;
   DEVICE_FN void operator()(int64_t i) const {
     int p = 0;
-    while (p + 1 < count && i >= first[p + 1]) ++p;
+    while (p + 1 < count && int(i) >= first[p + 1]) ++p;
     parts[p](i - first[p]);
   }
 };
@@ -67,33 +66,34 @@ void join_parts(StreamRef stream, T* joined, int64_t rows, int64_t row_width, st
   JoinedPieces<T> pieces{{}, {}, int(parts.size())};
   std::copy(parts.begin(), parts.end(), pieces.parts);
   const int64_t first = parts.front().first, width = parts.back().first + parts.back().width - first;
-  pieces.by_width = device::Divider(width, rows * width);
-  device::fill_rows(stream, joined + first, rows, width, row_width, width / pieces.count >= 8 * device::pack_size<T>(),
-                    pieces);
+  pieces.by_width = device::SmallDivider(int(width));
+  device::fill_rows<int>(stream, joined + first, rows, width, row_width,
+                         width / pieces.count >= 8 * device::pack_size<T>(), pieces);
 }
 
 template <class T>
 void split_parts(StreamRef stream, const T* joined, int64_t rows, int64_t row_width, std::span<const Part> parts) {
   FillParts<T> fill{{}, {}, 0};
-  int64_t threads = 0;
+  int threads = 0;
   for (const Part& part : parts) {
     fill.first[fill.count] = threads;
-    fill.parts[fill.count] = device::filled_rows(
+    fill.parts[fill.count] = device::filled_rows<int>(
         stream, static_cast<T*>(part.data), rows, part.width, part.width, part.width >= 8 * device::pack_size<T>(),
-        PartPieces<T>{joined + part.first, row_width, device::Divider(part.width, rows * part.width)});
+        PartPieces<T>{joined + part.first, int(row_width), device::SmallDivider(int(part.width))});
     threads += fill.parts[fill.count++].threads;
   }
   device::for_each_index(stream, threads, fill);
 }
 
 template <bool kSplit>
-void move_on_host(char* joined, int64_t rows, int64_t row_width, std::span<const Part> parts, size_t bytes) {
+void move_one_by_one(StreamRef stream, char* joined, int64_t rows, int64_t row_width, std::span<const Part> parts,
+                     size_t bytes, Where where) {
   for (const Part& part : parts) {
     char* const inside = joined + size_t(part.first) * bytes;
     StridedCopy copy;
     copy.add(rows, kSplit ? row_width : part.width, kSplit ? part.width : row_width);
     copy.add(part.width, 1, 1);
-    copy.run({}, kSplit ? inside : part.data, kSplit ? part.data : inside, bytes, Where::host);
+    copy.run(stream, kSplit ? inside : part.data, kSplit ? part.data : inside, bytes, where);
   }
 }
 
@@ -104,7 +104,6 @@ void move_parts(StreamRef stream, void* joined, int64_t rows, std::vector<Part> 
   for (const Part& part : parts) row_width += part.width;
   std::erase_if(parts, [](const Part& part) { return part.width == 0 || !part.data; });
   if (rows == 0 || parts.empty()) return;
-  if (where == Where::host) return move_on_host<kSplit>(static_cast<char*>(joined), rows, row_width, parts, bytes);
   // Wider elements while every boundary allows it.
   const auto even = [&] {
     uintptr_t address = reinterpret_cast<uintptr_t>(joined);
@@ -120,6 +119,9 @@ void move_parts(StreamRef stream, void* joined, int64_t rows, std::vector<Part> 
     bytes *= 2;
     for (Part& part : parts) part = {part.data, part.first / 2, part.width / 2};
   }
+  constexpr int64_t kMost = int64_t(1) << 30;  // that kernels count
+  if (where == Where::host || rows * row_width >= kMost)
+    return move_one_by_one<kSplit>(stream, static_cast<char*>(joined), rows, row_width, parts, bytes, where);
   const auto lies_beside = [&](size_t p) {
     return kSplit || parts[p].first == parts[p - 1].first + parts[p - 1].width;
   };

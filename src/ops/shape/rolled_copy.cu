@@ -1,66 +1,85 @@
 #include "ops/shape/rolled_copy.h"
 
-#include "device/divide.h"
+#include <algorithm>
+#include <cstdlib>
+#include <type_traits>
+
+#include "device/divider_of.h"
 #include "device/launch.h"
+#include "device/transform.h"
 #include "ops/dispatch.h"
 
 namespace encore::ops {
 namespace {
 
-using device::Divider;
+using device::divider_of;
+using device::DividerOf;
 
 constexpr size_t kMostSteps = 12;
 
-// Where each element of a dense tensor lies.
+// Where each element of a dense tensor lies. Steps are innermost first; the usual ones, of which there may be none, are
+// taken without a branch.
+template <class Int>
 struct Walk {
-  Divider counts[kMostSteps];  // outermost first
-  int64_t strides[kMostSteps] = {};
+  static constexpr int kUsualSteps = std::is_same_v<Int, int> ? 4 : 0;
+  DividerOf<Int> counts[kMostSteps];
+  Int strides[kMostSteps] = {};
   int rank = 0;
 
   // Of packs of so many elements, of which the tensor has `count`.
   Walk(const StridedView::Axis& steps, int64_t pack, int64_t count) {
-    for (size_t i = 0; i < steps.size(); ++i) {
-      const bool is_last = i + 1 == steps.size();
-      counts[rank] = Divider(is_last ? steps[i].count / pack : steps[i].count, count);
-      strides[rank++] = is_last ? 1 : steps[i].stride / pack;
+    for (size_t i = steps.size(); i-- > 0;) {
+      const bool is_last = rank == 0;
+      counts[rank] = divider_of<Int>(is_last ? steps[i].count / pack : steps[i].count, count);
+      strides[rank++] = is_last ? 1 : Int(steps[i].stride / pack);
     }
   }
-  DEVICE_FN int64_t operator()(int64_t i) const {
-    int64_t place = 0;
-    NO_UNROLL for (int d = rank - 1; d >= 0; --d) {
-      int64_t at = i;
-      if (d > 0) i = counts[d](i, at);
+  DEVICE_FN Int operator()(Int i) const {
+    Int place = 0;
+    const auto step = [&](int d) {
+      Int at;
+      i = counts[d](i, at);
       place += at * strides[d];
-    }
+    };
+    UNROLL for (int d = 0; d < kUsualSteps; ++d) step(d);
+    NO_UNROLL for (int d = kUsualSteps; d < rank; ++d) step(d);
     return place;
   }
 };
 
 // From a place in the rolled tensor to the one before.
+template <class Int>
 struct Turn {
-  Divider by_inner, by_size;
-  int64_t shift = 0;
-  DEVICE_FN int64_t operator()(int64_t place) const {
-    int64_t inside, at;
+  DividerOf<Int> by_inner, by_size;
+  Int shift = 0;
+  DEVICE_FN Int operator()(Int place) const {
+    Int inside, at;
     by_size(by_inner(place, inside), at);
-    const int64_t size = by_size.divisor(), ahead = at + shift < size ? shift : shift - size;
-    return place + ahead * by_inner.divisor();
+    const Int size = Int(by_size.divisor()), ahead = at < size - shift ? shift : shift - size;
+    return place + ahead * Int(by_inner.divisor());
   }
 };
 
-template <class T>
+template <class T, class Int>
 struct CopyRolled {
   const T* in;
   T* out;
-  Walk order, from;
-  Turn turns[kMostRolledAxes];
+  Walk<Int> order, from;
+  Turn<Int> turns[kMostRolledAxes];
   int count;
   DEVICE_FN void operator()(int64_t i) const {
-    int64_t place = order(i);
+    Int place = order(Int(i));
     NO_UNROLL for (int t = 0; t < count; ++t) place = turns[t](place);
-    out[i] = in[from(place)];
+    device::store_aligned(out + i, device::load_aligned<1>(in + from(place)));
   }
 };
+
+// The place of the last element, counted from the first or, where strides are negative, to it.
+int64_t reach_of(const StridedView::Axis& steps) {
+  int64_t reach = 0;
+  for (const auto& [count, stride] : steps) reach += (count - 1) * std::abs(stride);
+  return reach;
+}
 
 bool keeps_packs(const StridedView::Axis& steps, int64_t pack) {
   if (steps.empty() || steps.back().count % pack != 0) return false;
@@ -101,12 +120,20 @@ void copy_rolled(device::StreamRef stream, const void* in, const StridedView& fr
   };
   while (size_t(2 * pack) * bytes <= 16 && fits(2 * pack)) pack *= 2;
   const int64_t count = shape.count() / pack;
-  dispatch_size(size_t(pack) * bytes, [&]<class T>() {
-    CopyRolled<T> kernel{
-        static_cast<const T*>(in), static_cast<T*>(out), Walk(taken, pack, count), Walk(read, pack, count), {}, 0};
+  const auto launch = [&]<class T, class Int>() {
+    CopyRolled<T, Int> kernel{
+        static_cast<const T*>(in), static_cast<T*>(out), {taken, pack, count}, {read, pack, count}, {}, 0};
     for (const Place& place : places)
-      kernel.turns[kernel.count++] = {Divider(place.inner / pack, count), Divider(place.size, count), place.shift};
+      kernel.turns[kernel.count++] = {divider_of<Int>(place.inner / pack, count), divider_of<Int>(place.size, count),
+                                      Int(place.shift)};
     device::for_each_index(stream, count, kernel);
+  };
+  const bool is_small = std::max({count, reach_of(read) / pack, reach_of(taken) / pack}) < INT32_MAX;
+  dispatch_size(size_t(pack) * bytes, [&]<class T>() {
+    if (is_small)
+      launch.template operator()<T, int>();
+    else
+      launch.template operator()<T, int64_t>();
   });
 }
 

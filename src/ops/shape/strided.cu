@@ -1,36 +1,52 @@
 #include "ops/shape/strided.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <type_traits>
 
-#include "device/divide.h"
+#include "device/divider_of.h"
 #include "device/launch.h"
 #include "device/pieces.h"
 #include "device/unaligned_pack.h"
 #include "ops/dispatch.h"
+#include "ops/shape/interleave.h"
 
 namespace encore::ops {
 namespace {
 
 using device::Block;
-using device::Divider;
+using device::SmallDivider;
 
-struct Walk {
-  static constexpr int kMostDims = 16;
-  Divider sizes[kMostDims];  // outermost first
-  int64_t in_strides[kMostDims], out_strides[kMostDims];
-  int rank;
+// Dimensions, innermost first. Those that most copies have are walked without a branch: what there is none of has
+// size one.
+template <class Int>
+struct WalkBy {
+  static constexpr int kMostDims = 16, kUsualDims = std::is_same_v<Int, int> ? 4 : 0;
+  device::DividerOf<Int> sizes[kMostDims];
+  Int in_strides[kMostDims] = {}, out_strides[kMostDims] = {};
+  int rank = 0;
 
-  DEVICE_FN void locate(int64_t i, int64_t& from, int64_t& to) const {
+  // `count`: of all elements.
+  void add(int64_t size, int64_t in_stride, int64_t out_stride, int64_t count) {
+    sizes[rank] = device::divider_of<Int>(size, count);
+    in_strides[rank] = Int(in_stride);
+    out_strides[rank++] = Int(out_stride);
+  }
+  DEVICE_FN void locate(Int i, Int& from, Int& to) const {
     from = to = 0;
-    NO_UNROLL for (int d = rank - 1; d >= 0; --d) {
-      int64_t at = i;
-      if (d > 0) i = sizes[d](i, at);
+    const auto step = [&](int d) {
+      Int at;
+      i = sizes[d](i, at);
       from += at * in_strides[d];
       to += at * out_strides[d];
-    }
+    };
+    UNROLL for (int d = 0; d < kUsualDims; ++d) step(d);
+    NO_UNROLL for (int d = kUsualDims; d < rank; ++d) step(d);
   }
 };
+using Walk = WalkBy<int>;
 
 template <class T>
 struct CopyStrided {
@@ -38,9 +54,9 @@ struct CopyStrided {
   T* out;
   Walk walk;
   DEVICE_FN void operator()(int64_t i) const {
-    int64_t from, to;
-    walk.locate(i, from, to);
-    out[to] = in[from];
+    int from, to;
+    walk.locate(int(i), from, to);
+    device::store_aligned(out + to, device::load_aligned<1>(in + from));
   }
 };
 
@@ -50,7 +66,7 @@ struct CopyPacked {
   const uint8_t* in;
   uint8_t* out;
   int64_t count;
-  Walk walk;
+  WalkBy<int64_t> walk;
   DEVICE_FN void operator()(int64_t i) const {
     constexpr int kInByte = 8 / kBits;
     unsigned byte = 0;
@@ -71,15 +87,10 @@ struct WalkedPieces {
   const T* in;
   Walk walk;
   DEVICE_FN device::Piece<T> operator()(int64_t i) const {
-    const int last = walk.rank - 1;
-    int64_t from = 0, left = 1;
-    NO_UNROLL for (int d = last; d >= 0; --d) {
-      int64_t at = i;
-      if (d > 0) i = walk.sizes[d](i, at);
-      from += at * walk.in_strides[d];
-      if (d == last) left = walk.sizes[d].divisor() - at;
-    }
-    return {in + from, left, last < 0 ? 1 : walk.in_strides[last]};
+    int from, to, at;
+    walk.locate(int(i), from, to);
+    walk.sizes[0](int(i), at);
+    return {in + from, walk.sizes[0].divisor() - at, walk.in_strides[0]};
   }
 };
 
@@ -90,18 +101,21 @@ struct CopyRuns {
   static constexpr int kPack = device::pack_size<T>();
   const T* in;
   T* out;
-  int64_t run, step;
-  Divider by_packs;  // that a run may touch
+  int run;
+  bool repeats;
+  SmallDivider by_packs;  // that a run may touch
   Walk walk;
   DEVICE_FN void operator()(int64_t i) const {
-    int64_t pack, from, to;
-    walk.locate(by_packs(i, pack), from, to);
+    int pack, from, to;
+    walk.locate(by_packs(int(i), pack), from, to);
     T* into = out + to;
-    const int64_t first = pack * kPack - int(reinterpret_cast<uintptr_t>(into) / sizeof(T) % kPack);
-    const int64_t begin = first < 0 ? 0 : first, end = first + kPack < run ? first + kPack : run;
+    const int first = pack * kPack - int(reinterpret_cast<uintptr_t>(into) / sizeof(T) % kPack);
+    const int begin = first < 0 ? 0 : first, end = run - first > kPack ? first + kPack : run;
     if (begin >= end) return;
-    const int count = int(end - begin);
-    device::store_pack(into + begin, device::load_apart(in + from + begin * step, step, count), true, count);
+    const int count = end - begin;
+    const auto values =
+        repeats ? device::load_apart(in + from, 0, count) : device::load_unaligned_pack(in + from + begin, count);
+    device::store_pack(into + begin, values, true, count);
   }
 };
 
@@ -127,15 +141,15 @@ struct TransposeTiles {
   T* out;
   int64_t read_size, write_size;             // of the dimensions with stride one in `in` and in `out`
   int64_t read_out_stride, write_in_stride;  // their strides on the other side
-  Divider read_tiles, write_tiles;
+  SmallDivider read_tiles, write_tiles;
   int line_bits;    // a line has 2^line_bits times 16 bytes
   int store_bytes;  // that can be written at once
   Walk rest;
   DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
-    int64_t read_tile, write_tile, from, to;
-    const int64_t outer = write_tiles(read_tiles(b.index(), read_tile), write_tile);
+    int read_tile, write_tile, from, to;
+    const int outer = write_tiles(read_tiles(int(b.index()), read_tile), write_tile);
     rest.locate(outer, from, to);
-    const int64_t read0 = (read_tile * kPack) << line_bits, write0 = write_tile << lines_bits();
+    const int64_t read0 = (int64_t(read_tile) * kPack) << line_bits, write0 = int64_t(write_tile) << lines_bits();
     // What there is of the tile.
     const int length = read_size - read0 < kPack << line_bits ? int(read_size - read0) : kPack << line_bits;
     const int lines = write_size - write0 < 1 << lines_bits() ? int(write_size - write0) : 1 << lines_bits();
@@ -253,6 +267,43 @@ bool StridedCopy::is_dense() const {
   return true;
 }
 
+// Whether places of elements, counted from the first, are numbers of 30 bits, so that an int holds what kernels count.
+bool StridedCopy::is_small() const {
+  int64_t in = 0, out = 0;
+  for (const Dim& dim : dims_) {
+    in += (dim.size - 1) * std::abs(dim.in_stride);
+    out += (dim.size - 1) * std::abs(dim.out_stride);
+  }
+  return std::max({in, out, count_}) < int64_t(1) << 30;
+}
+
+// The two halves of the dimension that reaches the furthest, one after the other.
+void StridedCopy::run_halves(device::StreamRef stream, const char* in, char* out, size_t bytes) const {
+  const auto reach = [](const Dim& dim) {
+    return (dim.size - 1) * std::max(std::abs(dim.in_stride), std::abs(dim.out_stride));
+  };
+  const auto furthest = std::ranges::max_element(dims_, {}, reach);
+  StridedCopy first, second;
+  const int64_t half = furthest->size / 2;
+  for (auto dim = dims_.begin(); dim != dims_.end(); ++dim) {
+    first.add(dim == furthest ? half : dim->size, dim->in_stride, dim->out_stride);
+    second.add(dim == furthest ? dim->size - half : dim->size, dim->in_stride, dim->out_stride);
+  }
+  first.run(stream, in, out, bytes);
+  second.run(stream, in + half * furthest->in_stride * int64_t(bytes),
+             out + half * furthest->out_stride * int64_t(bytes), bytes);
+}
+
+// A few planes whose values go side by side, of one image or of several; nothing if it is none.
+std::optional<Interleaving> StridedCopy::as_interleaving() const {
+  const size_t rank = dims_.size();
+  if (rank < 2 || rank > 3 || !is_dense()) return std::nullopt;
+  const Dim &planes = dims_[rank - 1], &places = dims_[rank - 2];
+  if (places.in_stride != 1) return std::nullopt;
+  return Interleaving{rank == 3 ? dims_[0].size : 1, planes.size, places.size, rank == 3 ? dims_[0].in_stride : 0,
+                      planes.in_stride};
+}
+
 // Whether the last dimension is made of long runs of narrow elements.
 bool StridedCopy::has_runs(size_t bytes) const {
   constexpr size_t kLong = 64;
@@ -293,31 +344,31 @@ void StridedCopy::run(device::StreamRef stream, const void* in, void* out, size_
     return;
   }
   widen(in, out, bytes);
+  if (!is_small()) return run_halves(stream, static_cast<const char*>(in), static_cast<char*>(out), bytes);
+  if (const auto planes = as_interleaving(); planes && interleave(stream, *planes, in, out, bytes)) return;
   const int read_dim = find_read_dim();
   const bool dense = read_dim < 0 && is_dense(), runs = !dense && read_dim < 0 && has_runs(bytes);
-  Walk walk{};
+  Walk walk;
   int64_t outer = 1;
   const int last = int(dims_.size()) - 1;
-  for (int d = 0; d <= last; ++d) {
+  for (int d = last; d >= 0; --d) {
     if ((read_dim >= 0 && (d == read_dim || d == last)) || (runs && d == last)) continue;
     const Dim& dim = dims_[size_t(d)];
     outer *= dim.size;
-    walk.sizes[walk.rank] = Divider(dim.size, count_);
-    walk.in_strides[walk.rank] = dim.in_stride;
-    walk.out_strides[walk.rank++] = dim.out_stride;
+    walk.add(dim.size, dim.in_stride, dim.out_stride, count_);
   }
   dispatch_size(bytes, [&]<class T>() {
     const T* from = static_cast<const T*>(in);
     T* to = static_cast<T*>(out);
     if constexpr (sizeof(T) < 16) {
-      if (dense)
-        return device::fill_rows(stream, to, 1, count_, count_, dims_.empty() || has_runs(bytes),
-                                 WalkedPieces<T>{from, walk});
+      if (dense && (has_runs(bytes) || count_ / device::pack_size<T>() >= device::busy_threads(stream)))
+        return device::fill_rows<int>(stream, to, 1, count_, count_, has_runs(bytes), WalkedPieces<T>{from, walk});
       if (runs) {
         const Dim& run = dims_.back();
         const int64_t packs = (run.size + 2 * CopyRuns<T>::kPack - 2) / CopyRuns<T>::kPack;
-        device::for_each_index(stream, outer * packs,
-                               CopyRuns<T>{from, to, run.size, run.in_stride, Divider(packs, outer * packs), walk});
+        device::for_each_index(
+            stream, outer * packs,
+            CopyRuns<T>{from, to, int(run.size), run.in_stride == 0, SmallDivider(int(packs)), walk});
         return;
       }
     }
@@ -341,8 +392,8 @@ void StridedCopy::run(device::StreamRef stream, const void* in, void* out, size_
     const int64_t blocks = outer * read_tiles * write_tiles;
     device::block_kernel<typename Kernel::Shared>(
         stream, {blocks, Kernel::kMaxThreads},
-        Kernel{from, to, read.size, write.size, read.out_stride, write.in_stride, Divider(read_tiles, blocks),
-               Divider(write_tiles, blocks), line_bits, aligned_bytes(out, sizeof(T)), walk});
+        Kernel{from, to, read.size, write.size, read.out_stride, write.in_stride, SmallDivider(int(read_tiles)),
+               SmallDivider(int(write_tiles)), line_bits, aligned_bytes(out, sizeof(T)), walk});
   });
 }
 
@@ -364,12 +415,8 @@ void StridedCopy::run_packed(device::StreamRef stream, const void* in, void* out
   if (dims_.size() > Walk::kMostDims)
     fail(Code::not_supported, "elements of ", element_bits, " bits are moved along up to ", Walk::kMostDims,
          " dimensions, not ", dims_.size());
-  Walk walk{};
-  for (const Dim& dim : dims_) {
-    walk.sizes[walk.rank] = Divider(dim.size, count_);
-    walk.in_strides[walk.rank] = dim.in_stride;
-    walk.out_strides[walk.rank++] = dim.out_stride;
-  }
+  WalkBy<int64_t> walk;
+  for (size_t d = dims_.size(); d-- > 0;) walk.add(dims_[d].size, dims_[d].in_stride, dims_[d].out_stride, count_);
   const auto launch = [&]<int kBits>() {
     device::for_each_index(
         stream, (count_ - 1) / in_byte + 1,

@@ -2,9 +2,11 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "device/stream.h"
+#include "ops/shape/interleave.h"
 #include "ops/tensor.h"
 
 namespace encore::ops {
@@ -23,6 +25,9 @@ class StridedCopy {
  private:
   void run_on_host(const char* in, char* out, size_t element_bytes, size_t first_dim) const;
   void widen(const void* in, void* out, size_t& element_bytes);
+  bool is_small() const;
+  void run_halves(device::StreamRef stream, const char* in, char* out, size_t element_bytes) const;
+  std::optional<Interleaving> as_interleaving() const;
   int find_read_dim() const;
   bool is_dense() const;
   bool has_runs(size_t element_bytes) const;
