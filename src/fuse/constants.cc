@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "fuse/passes.h"
+#include "fuse/shape_symbols.h"
 
 namespace encore::fuse {
 namespace {
@@ -17,9 +18,7 @@ size_t bytes_of(const Value& value) {
   return Tensor{value.type, ops::Where::host, ops::Shape(*value.dims), nullptr}.bytes();
 }
 
-bool is_known(const Value& value) {
-  return value.dims && std::ranges::all_of(*value.dims, [](int64_t dim) { return dim >= 0; });
-}
+bool is_known_inside(const Value& value) { return value.dims && are_numbers(*value.dims) && !value.is_output; }
 
 // Whether constants are all that the step reads, and what it makes is of a known size and wanted here alone.
 bool may_be_folded(const Match& match, int s) {
@@ -28,8 +27,7 @@ bool may_be_folded(const Match& match, int s) {
   const auto is_absent = [](int v) { return v < 0; };
   return !std::ranges::all_of(step.inputs, is_absent) &&
          std::ranges::all_of(step.inputs, [&](int v) { return v < 0 || match.value(v).constant; }) &&
-         std::ranges::all_of(step.outputs,
-                             [&](int v) { return v < 0 || (is_known(match.value(v)) && !match.value(v).is_output); });
+         std::ranges::all_of(step.outputs, [&](int v) { return v < 0 || is_known_inside(match.value(v)); });
 }
 
 // By how much constants grow; nothing if that is too much for what the step does.

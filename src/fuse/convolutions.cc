@@ -39,6 +39,19 @@ bool only_moves(const Match& match, int s, int v) {
          std::ranges::any_of(kMoving, [&](const char* op) { return match.is(s, op); });
 }
 
+// x * Sigmoid(x), which alone read the value: both steps, the product last; or none.
+std::vector<int> silu_of(const Match& match, int v) {
+  const std::vector<int>& readers = match.readers(v);
+  if (match.value(v).is_output || readers.size() != 2) return {};
+  for (size_t i = 0; i < 2; ++i) {
+    const int sigmoid = readers[i], product = readers[1 - i];
+    if (!match.is(sigmoid, "Sigmoid") || !match.is(product, "Mul")) continue;
+    const int gate = match.step(sigmoid).outputs[0];
+    if (match.only_reader(gate) == product && match.other(product, gate) == v) return {sigmoid, product};
+  }
+  return {};
+}
+
 std::optional<Ending> gelu_of(const Match& match, int v) {
   const int s = match.only_reader(v);
   if (s < 0 || match.step(s).inputs.size() != 1) return std::nullopt;
@@ -71,18 +84,6 @@ int residual_of(const Match& match, int sum, int v) {
   if (two.is_constant || one.type != two.type || !one.dims || one.dims != two.dims) return -1;
   if (made.dims && made.dims != one.dims) return -1;
   return std::count(one.dims->begin(), one.dims->end(), -1) ? -1 : other;
-}
-
-std::vector<int> silu_of(const Match& match, int v) {
-  const std::vector<int>& readers = match.readers(v);
-  if (match.value(v).is_output || readers.size() != 2) return {};
-  for (size_t i = 0; i < 2; ++i) {
-    const int sigmoid = readers[i], product = readers[1 - i];
-    if (!match.is(sigmoid, "Sigmoid") || !match.is(product, "Mul")) continue;
-    const int gate = match.step(sigmoid).outputs[0];
-    if (match.only_reader(gate) == product && match.other(product, gate) == v) return {sigmoid, product};
-  }
-  return {};
 }
 
 std::optional<Ending> ending_of(const Match& match, int v) {

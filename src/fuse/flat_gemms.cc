@@ -1,6 +1,7 @@
 // Gemm of rows that are in two dimensions for it alone: later passes know products of rows by MatMul and Add.
 #include <algorithm>
 
+#include "fuse/joined_products.h"
 #include "fuse/links.h"
 #include "fuse/passes.h"
 #include "ops/registry.h"

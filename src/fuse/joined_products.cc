@@ -11,11 +11,13 @@
 namespace encore::fuse {
 namespace {
 
+constexpr ops::Types kServed = ops::kHalves | ops::Types{Type::f32};
+constexpr size_t kBias = 2;     // an input of MatMul as Encore has it
 constexpr size_t kIndices = 4;  // an input of MatMulNBits, by which depths belong to blocks
 
-bool is_plain_product(const Step& step) { return is_onnx(*step.node, "MatMul"); }
+bool is_matmul(const Step& step) { return is_onnx(*step.node, "MatMul"); }
 
-size_t bias_input(const Step& product) { return is_plain_product(product) ? 2 : 5; }
+size_t bias_input(const Step& product) { return is_matmul(product) ? kBias : 5; }
 
 int input_of(const Step& step, size_t i) { return i < step.inputs.size() ? step.inputs[i] : -1; }
 
@@ -87,7 +89,7 @@ int join_constants(Match& match, const std::vector<int>& parts, const std::vecto
 int64_t columns_of(const Match& match, const Step& product) {
   if (is_quantized_product(*product.node))
     return product.node->find_int(ops::kGated) ? 0 : product.node->get_int("N", 0);
-  const auto rank = is_plain_product(product) ? match.rank(product.inputs[1]) : std::nullopt;
+  const auto rank = is_matmul(product) ? match.rank(product.inputs[1]) : std::nullopt;
   return rank == 2u ? std::max<int64_t>(match.value(product.inputs[1]).dims->back(), 0) : 0;
 }
 
@@ -97,10 +99,30 @@ bool is_constant_row(const Match& match, int v, int64_t columns, size_t rank) {
          std::all_of(dims->begin(), dims->end() - 1, [](int64_t dim) { return dim == 1; });
 }
 
+bool is_plain_gemm(const Match& match, int s) {
+  const std::vector<int>& inputs = match.step(s).inputs;
+  const NodeInfo& node = match.node(s);
+  if (!match.is(s, "Gemm") || node.since_version() < 7 || match.rank(inputs[1]) != 2u ||
+      node.get_float("alpha", 1) != 1 || node.get_int("transA", 0) != 0 || node.get_int("transB", 0) != 0)
+    return false;
+  return inputs.size() <= kBias || inputs[kBias] < 0 ||
+         (node.get_float("beta", 1) == 1 &&
+          is_constant_row(match, inputs[kBias], match.value(inputs[1]).dims->back(), 2));
+}
+
+bool is_plain_product(const Match& match, int s) {
+  if (!match.is_there(s)) return false;
+  const NodeInfo& node = match.node(s);
+  const std::vector<int>& inputs = match.step(s).inputs;
+  return (is_onnx(node, "MatMul") || is_plain_gemm(match, s) ||
+          (node.op_type() == "FusedMatMul" && node.domain() == ops::kMicrosoft)) &&
+         match.value(inputs[1]).is_constant && inputs.size() <= kBias + 1 && kServed.has(match.value(inputs[0]).type);
+}
+
 bool can_join(const Match& match, const Step& product, const Step& other) {
   const int64_t columns = columns_of(match, product), of_other = columns_of(match, other);
-  const bool is_plain = is_plain_product(product);
-  if (columns == 0 || of_other == 0 || is_plain != is_plain_product(other) || product.inputs[0] != other.inputs[0])
+  const bool is_plain = is_matmul(product);
+  if (columns == 0 || of_other == 0 || is_plain != is_matmul(other) || product.inputs[0] != other.inputs[0])
     return false;
   if (!is_plain)
     for (const char* attribute : {"K", "bits", "block_size"})
@@ -130,7 +152,7 @@ Step join_products(Match& match, const std::vector<int>& products, int64_t turn,
     name += (name.empty() ? "" : " and ") + match.node(s).name();
   }
   const int first = products.front();
-  const bool is_plain = is_plain_product(match.step(first));
+  const bool is_plain = is_matmul(match.step(first));
   std::vector<int> inputs{match.step(first).inputs[0]};
   size_t most = 0;
   for (const int s : products) most = std::max(most, match.step(s).inputs.size());

@@ -10,6 +10,8 @@ namespace encore::fuse {
 int64_t columns_of(const Match& match, const Step& product);
 // A constant that is added to each row of so many columns, with no more dimensions than these have.
 bool is_constant_row(const Match& match, int v, int64_t columns, size_t rank);
+// A Gemm that is MatMul, with a bias or without.
+bool is_plain_gemm(const Match& match, int s);
 // A product of float or halves by a constant, with nothing added but a bias; a Gemm if it is as MatMul.
 bool is_plain_product(const Match& match, int s);
 // Whether these can be one: nobody else reads their weights. One may have a bias that the other has not.

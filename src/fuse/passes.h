@@ -28,8 +28,6 @@ inline constexpr Pass kConvolutions{"convolutions", nullptr, join_convolution};
 bool is_quantized_product(const NodeInfo& info);
 // MatMul by both constants of a gate, whose columns alternate, and the gate.
 bool is_gated_product(const NodeInfo& info);
-// Whether it is a Gemm that is MatMul, with a bias or without.
-bool is_plain_gemm(const Match& match, int step);
 // The value that the step adds to this one, which must surely have the same shape; -1 if it does nothing like it.
 int residual_of(const Match& match, int sum, int v);
 // Whether it is a norm of rows, along the last dimension, by constants of the same type.
@@ -40,8 +38,6 @@ bool draws(const NodeInfo& info);
 bool only_shapes(const Match& match, int s);
 // Whether only steps that may be part of programs read the value, or parts of it: then it need not be there.
 bool is_read_in_place(const Match& match, int v);
-// x * Sigmoid(x), which alone read the value: both steps, the product last; or none.
-std::vector<int> silu_of(const Match& match, int v);
 // An activation that a kernel does at its end, as FusedConv names it; its last step makes the result.
 struct Ending {
   std::vector<int> steps;

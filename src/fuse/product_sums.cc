@@ -9,7 +9,6 @@
 namespace encore::fuse {
 namespace {
 
-constexpr ops::Types kServed = ops::kHalves | ops::Types{Type::f32};
 constexpr size_t kBias = 2;
 
 // The same one that takes another input along.
@@ -40,26 +39,6 @@ bool is_elementwise_for(const Match& match, int v) {
 }
 
 }  // namespace
-
-bool is_plain_gemm(const Match& match, int s) {
-  const std::vector<int>& inputs = match.step(s).inputs;
-  const NodeInfo& node = match.node(s);
-  if (!match.is(s, "Gemm") || node.since_version() < 7 || match.rank(inputs[1]) != 2u ||
-      node.get_float("alpha", 1) != 1 || node.get_int("transA", 0) != 0 || node.get_int("transB", 0) != 0)
-    return false;
-  return inputs.size() <= kBias || inputs[kBias] < 0 ||
-         (node.get_float("beta", 1) == 1 &&
-          is_constant_row(match, inputs[kBias], match.value(inputs[1]).dims->back(), 2));
-}
-
-bool is_plain_product(const Match& match, int s) {
-  if (!match.is_there(s)) return false;
-  const NodeInfo& node = match.node(s);
-  const std::vector<int>& inputs = match.step(s).inputs;
-  return (is_onnx(node, "MatMul") || is_plain_gemm(match, s) ||
-          (node.op_type() == "FusedMatMul" && node.domain() == ops::kMicrosoft)) &&
-         match.value(inputs[1]).is_constant && inputs.size() <= kBias + 1 && kServed.has(match.value(inputs[0]).type);
-}
 
 // What only gives the rows another shape may be between. No path leaves them and comes back: nobody else reads what is
 // between, but for its shape, which is for those steps alone.

@@ -85,6 +85,10 @@ Dims broadcast_dims(Dims made, Dims other) {
 
 }  // namespace
 
+bool are_numbers(const Dims& dims) {
+  return std::ranges::all_of(dims, [](int64_t dim) { return dim >= 0; });
+}
+
 std::optional<size_t> counted_from_first(int64_t axis, size_t rank) {
   if (axis < 0) axis += int64_t(rank);
   return axis < 0 || axis >= int64_t(rank) ? std::nullopt : std::optional(size_t(axis));
@@ -123,7 +127,7 @@ void infer_dims(Match& match, int step) {
     const int value = match.step(step).outputs[output];
     if (value < 0) continue;
     std::optional<Dims> made = match.value(value).dims;
-    const bool is_open = !made || std::ranges::any_of(*made, [](int64_t dim) { return dim < 0; });
+    const bool is_open = !made || !are_numbers(*made);
     // What is after a node's first output has other dimensions, as a rule.
     if (is_open && (output == 0 || is_onnx(*match.step(step).node, "Split")))
       if (auto found = ShapeSymbols(match).made_by(match.step(step), output);

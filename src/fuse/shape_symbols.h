@@ -9,6 +9,7 @@ namespace encore::fuse {
 
 using Dims = std::vector<int64_t>;
 
+bool are_numbers(const Dims& dims);
 // The axis from 0 on; none if it is out of range.
 std::optional<size_t> counted_from_first(int64_t axis, size_t rank);
 // Where a Slice begins or ends.

@@ -1,23 +1,16 @@
 // A gathering, by a constant, of all that there is in its order: nothing moves. PyTorch's newer exporter reads masks of
 // attention so, an index for each key.
-#include <algorithm>
-#include <numeric>
 #include <optional>
 #include <span>
 
 #include "fuse/passes.h"
+#include "fuse/shape_symbols.h"
 #include "ops/registry.h"
 
 namespace encore::fuse {
 namespace {
 
 constexpr int64_t kMostIndices = int64_t(1) << 20;
-
-using Dims = std::vector<int64_t>;
-
-bool are_known(std::span<const int64_t> dims) {
-  return std::ranges::all_of(dims, [](int64_t dim) { return dim >= 0; });
-}
 
 // Whether index i of `dims`, an index for each dimension in a row, is that of the i-th place.
 template <class I>
@@ -36,7 +29,7 @@ bool counts(std::span<const I> indices, std::span<const int64_t> dims) {
 bool counts(const Tensor& indices, std::span<const int64_t> dims) {
   int64_t places = std::ssize(dims);
   for (const int64_t dim : dims) {
-    if (dim > kMostIndices || (dim > 0 && places > kMostIndices / dim)) return false;
+    if (dim < 0 || dim > kMostIndices || (dim > 0 && places > kMostIndices / dim)) return false;
     places *= dim;
   }
   if (dims.empty() || indices.count() != places) return false;
@@ -47,16 +40,15 @@ bool counts(const Tensor& indices, std::span<const int64_t> dims) {
 
 // The dimensions that a step counts out by the indices, which are the first or a single one.
 std::optional<std::span<const int64_t>> counted(const NodeInfo& node, const Tensor& indices, const Dims& dims) {
-  const int64_t rank = std::ssize(dims);
   if (is_onnx(node, "Gather")) {
-    const int64_t axis = node.get_int("axis", 0), at = axis < 0 ? axis + rank : axis;
-    if (at < 0 || at >= rank) return std::nullopt;
-    return std::span(dims).subspan(size_t(at), 1);
+    const auto axis = counted_from_first(node.get_int("axis", 0), dims.size());
+    if (!axis) return std::nullopt;
+    return std::span(dims).subspan(*axis, 1);
   }
   if (!is_onnx(node, "GatherND") || node.get_int("batch_dims", 0) != 0 || indices.shape.rank() == 0)
     return std::nullopt;
   const int64_t length = indices.shape.back();
-  if (length < 1 || length > rank) return std::nullopt;
+  if (length < 1 || length > std::ssize(dims)) return std::nullopt;
   return std::span(dims).first(size_t(length));
 }
 
@@ -70,10 +62,10 @@ void open_gather(Match& match, int s) {
   const std::optional<Dims> dims = match.value(x).dims, made = match.value(y).dims;
   if (!indices || !dims || !made) return;
   const auto by = counted(match.node(s), *indices, *dims);
-  if (!by || !are_known(*by) || !counts(*indices, *by)) return;
+  if (!by || !counts(*indices, *by)) return;
   const std::string name = match.node(s).name();
   if (dims == made) return match.replace({s}, {match.plan().step({ops::kOnnx, "Identity", 16}, name, {x}, {y})});
-  if (!are_known(*dims) || !are_known(*made)) return;
+  if (!are_numbers(*dims) || !are_numbers(*made)) return;
   const int shape = match.add_constant(name + "'s shape", own_ints(*made));
   match.replace({s}, {match.plan().step({ops::kOnnx, "Reshape", 13}, name, {x, shape}, {y})});
 }

@@ -5,8 +5,6 @@
 
 #include "device/transform.h"
 #include "ops/dispatch.h"
-#include "ops/elementwise/curves.h"
-#include "ops/elementwise/rough.h"
 #include "ops/tensor.h"
 
 namespace encore::ops {
@@ -95,15 +93,6 @@ struct FloatsOr : AnyFloats {
     return out;
   }
 };
-
-// With as many digits as a T keeps.
-template <class T>
-DEVICE_FN float sigmoid_for(float x) {
-  if constexpr (kIsHalf<T>)
-    return rough_sigmoid(x);
-  else
-    return sigmoid(x);
-}
 
 // `rows` times `count` branches of `width` values: the last two dimensions, or the last one if the count is told.
 struct Branches {

@@ -2,6 +2,7 @@
 // LinearAttentionGate.
 #include "device/divide.h"
 #include "ops/elementwise/any_floats.h"
+#include "ops/elementwise/digits.h"
 #include "ops/elementwise/gelu.h"
 #include "ops/elementwise/unary.h"
 #include "ops/registry.h"

@@ -3,6 +3,7 @@
 
 #include "device/divide.h"
 #include "ops/elementwise/any_floats.h"
+#include "ops/elementwise/digits.h"
 #include "ops/reduce/team.h"
 #include "ops/registry.h"
 

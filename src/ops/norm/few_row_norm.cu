@@ -6,6 +6,7 @@
 #include "device/prefetch.h"
 #include "device/warp.h"
 #include "device/words.h"
+#include "ops/elementwise/digits.h"
 #include "ops/norm/row_norm_types.h"
 
 namespace encore::ops {
@@ -93,7 +94,7 @@ struct NormalizeFewRows {
     });
     b.threads([&](int t, const Shared& s) {
       const Moments all = joined(s, threads / 32);
-      const float scale = inverse_root<X>(all.squares * per_value + epsilon);
+      const float scale = inverse_root_for<X>(all.squares * per_value + epsilon);
       store(held[t], row, t, threads, all.mean, scale);
       if (t == 0) {
         write(norm.mean, row, all.mean);

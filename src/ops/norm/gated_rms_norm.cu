@@ -2,11 +2,10 @@
 #include <cmath>
 
 #include "device/divide.h"
-#include "device/fast_math.h"
 #include "ops/choice.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/any_floats.h"
-#include "ops/elementwise/rough.h"
+#include "ops/elementwise/digits.h"
 #include "ops/norm/rows.h"
 #include "ops/registry.h"
 
@@ -72,8 +71,7 @@ struct OverRootMeanSquare {
         },
         Plus());
     b.threads([&](int t, Shared&) {
-      const float root = squares[t] * per_value + epsilon;
-      const float over_root = kIsHalf<T> ? device::fast_inverse_root(root) : 1.f / std::sqrt(root);
+      const float over_root = inverse_root_for<T>(squares[t] * per_value + epsilon);
       teams.each(t, [&](int k, Index first) {
         if constexpr (How::kKeep == 0) read(t, k, first);
         Pack<float, kPack> out;

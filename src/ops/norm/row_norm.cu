@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "device/divide.h"
+#include "ops/elementwise/digits.h"
 #include "ops/norm/few_row_norm.h"
 #include "ops/norm/row_norm_types.h"
 #include "ops/norm/unaligned_norm.h"
@@ -95,7 +96,7 @@ struct NormalizeRows {
     b.threads([&](int t, Shared& s) {
       const Row row(*this, teams, b, s, t);
       const C mean = norm.centred ? total[t] * per_value : C(0);
-      const C scale = inverse_root<X>(squares[t] * per_value + epsilon);
+      const C scale = inverse_root_for<X>(squares[t] * per_value + epsilon);
       if (teams.has_row(t) && Teams::Together::lane(t) == 0) {
         write(norm.mean, row.index, mean);
         write(norm.inverse_deviation, row.index, scale);

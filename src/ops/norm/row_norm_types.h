@@ -1,8 +1,5 @@
 // The types that a normalisation of rows is compiled for.
 #pragma once
-#include <cmath>
-
-#include "device/fast_math.h"
 #include "device/transform.h"
 #include "ops/dispatch.h"
 #include "ops/norm/row_norm.h"
@@ -34,13 +31,6 @@ bool is_whole(const RowNorm& norm) {
   for (const void* v : {norm.gamma.data, norm.beta.data, static_cast<const void*>(norm.y)})
     whole &= device::is_pack_aligned<kPack>(static_cast<const V*>(v));
   return whole;
-}
-
-// 1 / sqrt(x), with the digits that rows of X are worth.
-template <class X, class C>
-DEVICE_FN C inverse_root(C x) {
-  if constexpr (sizeof(X) == 2) return device::fast_inverse_root(x);
-  return C(1) / std::sqrt(x);
 }
 
 }  // namespace encore::ops

@@ -7,6 +7,7 @@
 #include "device/device.h"
 #include "device/warp.h"
 #include "ops/dispatch.h"
+#include "ops/elementwise/digits.h"
 #include "ops/norm/row_norm_types.h"
 #include "ops/norm/unaligned_rows.h"
 
@@ -98,7 +99,7 @@ struct NormalizeUnalignedRows {
         });
         warp.template reduce_columns<1>([&](int lane) -> float& { return squares[lane]; }, Plus());
         warp.lanes([&](int lane) {
-          const float scale = inverse_root<T>(squares[lane] * per_value + epsilon);
+          const float scale = inverse_root_for<T>(squares[lane] * per_value + epsilon);
           if (lane == 0) {
             write(norm.mean, row, sum[lane] * per_value);
             write(norm.inverse_deviation, row, scale);

@@ -5,6 +5,7 @@
 
 #include "fuse/control_flow.h"
 #include "fuse/groups.h"
+#include "fuse/shape_symbols.h"
 #include "fuse/whole.h"
 #include "ops/registry.h"
 #include "plugin/host/fence.h"
@@ -63,7 +64,7 @@ int FusedGraph::see(const OrtValueInfo* value, Type type, const std::optional<st
   if (known.type != Type::undefined) return at;
   known.type = type;
   known.dims = dims;
-  if (!dims || std::ranges::all_of(*dims, [](int64_t dim) { return dim >= 0; })) return at;
+  if (!dims || fuse::are_numbers(*dims)) return at;
   const std::vector<std::string> names = dimension_names(value);
   // onnxruntime tells of dimensions below zero where a Pad crops more than there is.
   for (size_t d = 0; d < names.size(); ++d)

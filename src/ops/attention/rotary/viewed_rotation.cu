@@ -2,15 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 
-#include "device/divide.h"
-#include "device/divide_small.h"
-#include "device/fast_math.h"
+#include "device/divider_of.h"
 #include "device/prefetch.h"
 #include "device/words.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/any_floats.h"
+#include "ops/elementwise/digits.h"
 #include "ops/overlap.h"
 #include "ops/reduce/team.h"
 #include "ops/shape/strided.h"
@@ -19,24 +17,22 @@ namespace encore::ops {
 namespace {
 
 using device::Block;
-using device::Divider;
 using device::NoShared;
 using device::Pack;
 using device::PerThread;
-using device::SmallDivider;
 
 constexpr int kRank = 4, kRows = 3;  // dimensions, and those that count heads
 
 // How far apart heads are along each of the result's dimensions.
 using Strides = std::array<int64_t, kRows>;
 
-// One tensor of heads, which `Divide` counts.
-template <class T, class Values, class Divide>
+// One tensor of heads, which are counted by an Index.
+template <class T, class Values, class Index>
 struct Side {
   Values x, gamma;  // gamma: without data, heads are not normed
   T* y;
   Strides of_x, of_cos, of_sin;
-  Divide by_inner, by_middle;
+  device::DividerOf<Index> by_inner, by_middle;
   int64_t heads;
   float epsilon;
 };
@@ -51,9 +47,8 @@ struct RotateViewed {
   static constexpr int kMaxThreads = Together::kMaxThreads;
   static constexpr bool kBeginsEarly = true;
   using Values = std::conditional_t<kInPacks, FloatsOr<T>, AnyFloats>;
-  using Divide = std::conditional_t<kInPacks, SmallDivider, Divider>;
   using Index = std::conditional_t<kInPacks, int, int64_t>;
-  using Own = Side<T, Values, Divide>;
+  using Own = Side<T, Values, Index>;
   using Floats = Pack<float, kPack>;
   template <class Packs>
   struct Both {
@@ -75,13 +70,6 @@ struct RotateViewed {
   int half, packs;  // values of a half, and packs
   float per_value;
 
-  static Divide divide_by(int64_t divisor, [[maybe_unused]] int64_t heads) {
-    if constexpr (kInPacks)
-      return SmallDivider(int(divisor));
-    else
-      return Divider(divisor, heads);
-  }
-
   DEVICE_FN void operator()(Block<NoShared>& b, const NoShared&) const {
     const bool is_second = kSides > 1 && b.index() >= blocks;
     const Own& side = sides[is_second];
@@ -100,17 +88,11 @@ struct RotateViewed {
         Plus());
     b.threads([&](int t, NoShared&) {
       const int64_t head = Together::index(b, t) - before;
-      if (head < side.heads) store(held[t], side, head, t, over_root(squares[t] * per_value + side.epsilon));
+      if (head < side.heads) store(held[t], side, head, t, inverse_root_for<T>(squares[t] * per_value + side.epsilon));
     });
   }
 
  private:
-  DEVICE_FN static float over_root(float x) {
-    if constexpr (kIsHalf<T>)
-      return device::fast_inverse_root(x);
-    else
-      return 1.f / std::sqrt(x);
-  }
   DEVICE_FN Place place_of(const Own& side, Index head) const {
     Index inner, middle;
     const Index outer = side.by_middle(side.by_inner(head, inner), middle);
@@ -294,6 +276,7 @@ class Rotation : public Op {
     const auto with = [&]<int kOwn, int kLanes, int kKeep> {
       using Kernel = RotateViewed<T, kOwn, kLanes, kKeep, kSides>;
       using Values = typename Kernel::Values;
+      using Index = typename Kernel::Index;
       Kernel kernel{{}, 0, Values{cos.data}, Values{sin.data}, int(size / 2), int(size / 2 / kOwn), 1.f / float(size)};
       int64_t blocks = 0;
       for (size_t i = 0; i < kSides; ++i) {
@@ -305,8 +288,8 @@ class Rotation : public Op {
                            x.in_order(how->order),
                            cos.in_order(how->order),
                            sin.in_order(how->order),
-                           Kernel::divide_by(y.shape[2], heads),
-                           Kernel::divide_by(y.shape[1], heads),
+                           device::divider_of<Index>(y.shape[2], heads),
+                           device::divider_of<Index>(y.shape[1], heads),
                            heads,
                            how->epsilon};
         blocks += (heads + teams - 1) / teams;
