@@ -27,17 +27,17 @@ struct Compiler::State {
   State(int device, CompilerSettings settings)
       : device(device),
         when(settings.when),
-        place(when == CompilerSettings::When::never ? "" : compiled_for(device)),
+        target(when == CompilerSettings::When::never ? "" : compile_target(device)),
         kept(std::move(settings.kept), {}),
         warn_(std::move(settings.warn)) {}
 
   const int device;
   const CompilerSettings::When when;
-  const std::string place;  // empty: nothing is compiled
+  const std::string target;  // empty: nothing is compiled
   SessionTuning kept;
 
   std::string key_of(const std::string& source) const {
-    return text("compiled for ", place, " with ", hash_of_run_time_headers(), ": ", source);
+    return text("compiled for ", target, " with ", hash_of_run_time_headers(), ": ", source);
   }
 
   void warn(const std::string& message) {
@@ -159,7 +159,7 @@ Compiler::Compiler(int device, CompilerSettings settings)
 Compiler::~Compiler() { state_->be_silent(); }
 
 std::shared_ptr<const CompiledKernel> Compiler::find(const std::string& source) {
-  if (state_->place.empty()) return nullptr;
+  if (state_->target.empty()) return nullptr;
   const auto [kernel, is_new] = Workshop::get().find(state_->device, source);
   const std::string key = state_->key_of(source);
   if (is_new) {
@@ -172,7 +172,7 @@ std::shared_ptr<const CompiledKernel> Compiler::find(const std::string& source) 
                         {kernel, [state = state_, source, key]() -> std::shared_ptr<const CompiledKernel::Code> {
                            const RelaxedCapture relaxed_too;  // or the captures of others would be invalid
                            try {
-                             const std::string binary = compile(state->device, source);
+                             const std::string binary = compile(state->target, source);
                              auto code = load(state->device, binary);
                              state->kept.keep(key, binary);
                              return code;

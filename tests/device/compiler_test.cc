@@ -123,6 +123,14 @@ TEST_F(CompilerTest, EveryThreadWaits) {
   EXPECT_ERROR(stream.ref().synchronize(), Code::device_failed);
   clear_error(0);
 }
+
+TEST_F(CompilerTest, ASessionKeepsTheCompilerThatItWasMadeWith) {
+  Compiler compiler(0, {.when = When::at_once});
+  unsetenv("ENCORE_VIRTUAL_COMPILER");
+  const auto kernel = compiler.find(source("11"));
+  SetUpTestSuite();
+  EXPECT_TRUE(kernel && kernel->is_ready());
+}
 #endif
 
 TEST_F(CompilerTest, IsKeptForLaterProcesses) {

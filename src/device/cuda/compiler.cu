@@ -94,13 +94,13 @@ struct CompiledProgram {};  // in listings
 
 }  // namespace
 
-std::string compiled_for(int device) { return text("sm_", cuda::capability(device) / 10); }
+std::string compile_target(int device) { return text("sm_", cuda::capability(device) / 10); }
 
-std::string compile(int device, const std::string& source) {
+std::string compile(const std::string& target, const std::string& source) {
   const Nvrtc& library = nvrtc();
   std::vector<const char*> names, texts;
   for (const RunTimeHeader& header : run_time_headers()) names.push_back(header.name), texts.push_back(header.text);
-  const std::string whole = source + kEntry, architecture = "--gpu-architecture=" + compiled_for(device);
+  const std::string whole = source + kEntry, architecture = "--gpu-architecture=" + target;
   const char* const options[] = {architecture.c_str(), "--std=c++20", "--device-as-default-execution-space"};
   struct Made {
     const Nvrtc& library;
@@ -112,14 +112,14 @@ std::string compile(int device, const std::string& source) {
       "nvrtcCreateProgram");
   if (library.compile(made.program, int(std::size(options)), options) != 0)
     throw Error(Code::internal,
-                text("a kernel cannot be compiled for ", compiled_for(device), ": ",
+                text("a kernel cannot be compiled for ", target, ": ",
                      bytes_of(library, made.program, library.log_size, library.log), "\n", source),
                 "nvrtcCompileProgram");
   return bytes_of(library, made.program, library.binary_size, library.binary);
 }
 
 void open_compiler(int device) {
-  compile(device,
+  compile(compile_target(device),
           "namespace encore::compiled { struct Arguments {}; __device__ void body(Arguments, long long, auto) {} }");
 }
 

@@ -44,8 +44,6 @@ extern "C" void entry(const void* arguments, int64_t first, int64_t end, int64_t
 }
 )";
 
-const char* compiler() { return std::getenv("ENCORE_VIRTUAL_COMPILER"); }
-
 class TemporaryFolder {
  public:
   TemporaryFolder() : path_((fs::temp_directory_path() / "encore-XXXXXX").string()) {
@@ -59,7 +57,10 @@ class TemporaryFolder {
   fs::path file(const std::string& name, std::string_view content) const {
     const fs::path path = fs::path(path_) / name;
     fs::create_directories(path.parent_path());
-    std::ofstream(path, std::ios::binary) << content;
+    std::ofstream written(path, std::ios::binary);
+    written << content;
+    written.close();
+    if (!written) fail(Code::internal, "there is no room to compile in: ", path.string(), " cannot be written");
     return path;
   }
   fs::path operator/(const char* name) const { return fs::path(path_) / name; }
@@ -81,17 +82,21 @@ std::function<void()> task_of(const CompiledKernel& kernel, int64_t count, std::
 
 }  // namespace
 
-std::string compiled_for(int) { return compiler() ? "the virtual GPU" : ""; }
+// Read as a session is made: the thread that compiles may come to it when the variable has changed.
+std::string compile_target(int) {
+  const char* const compiler = std::getenv("ENCORE_VIRTUAL_COMPILER");
+  return compiler ? compiler : "";
+}
 
 void open_compiler(int) {}
 
-std::string compile(int, const std::string& source) {
+std::string compile(const std::string& target, const std::string& source) {
   const TemporaryFolder folder;
   for (const RunTimeHeader& header : run_time_headers()) folder.file(header.name, header.text);
   const fs::path file = folder.file("compiled.cc", source + kEntry), made = folder / "compiled.so",
                  log = folder / "log";
   const std::string command =
-      text(compiler(), " -std=c++20 -O1 -ffp-contract=off -shared -fPIC -I", (folder / "").string(), " -o ",
+      text(target, " -std=c++20 -O1 -ffp-contract=off -shared -fPIC -I", (folder / "").string(), " -o ",
            made.string(), ' ', file.string(), " 2> ", log.string());
   if (std::system(command.c_str()) != 0)
     fail(Code::internal, "a kernel cannot be compiled: ", content_of(log), "\n", source);
