@@ -15,4 +15,3 @@ target_compile_options(encore_rooms PUBLIC
   "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--extended-lambda;--compress-mode=size;-Xcompiler=-fvisibility=hidden;-Xcompiler=-Wall;-diag-suppress=20012,177>")
 target_link_libraries(encore_rooms PUBLIC CUDA::cudart_static)
 include(${CMAKE_CURRENT_LIST_DIR}/cudnn_frontend.cmake)
-include(${CMAKE_CURRENT_LIST_DIR}/bundles.cmake)

@@ -17,7 +17,8 @@ IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 # On two cores, with an empty ccache. More is said aloud, and fails nothing.
 WHOLE_MINUTES = 50
 BUILD_MINUTES = {"virtual": 7, "virtual-asan": 7, "virtual-tsan": 4, "cuda": 12}
-OLDEST_ORT, *CORE_ORTS = env.OLDER_ORTS
+OLDEST_ORT, *_MIDDLE_ORTS = env.OLDER_ORTS
+CORE_ORTS = dict.fromkeys(_MIDDLE_ORTS, "") | {_MIDDLE_ORTS[-1]: "auto_graph=0"}  # and the options of their sessions
 LARGEST_CUDA_BYTES = 22_000_000
 EXPORTS = [
     "CreateEpFactories",
@@ -29,7 +30,7 @@ SANITIZERS = {
     # Without what computes at length on one stream, which says nothing about threads.
     "virtual-tsan": {
         "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
-        "GTEST_FILTER": "-Attend.*:*FewRows*",
+        "GTEST_FILTER": "-Attend.*:*FewRows*:NormedRows*:FloatBlas*:*TuningTimes*:Sort.*",
     },
 }
 # What onnxruntime and Python do is seen only where it calls the sanitizer's functions, such as locks and allocation.
@@ -107,9 +108,11 @@ def _all():
         if env.gpu_works():
             on_gpu = lambda: _pytest(preset="cuda")
             stages += [_native("cuda"), Stage("Python, on the GPU", on_gpu, ("build cuda",))]
-    for version in CORE_ORTS:
-        core = lambda version=version: _pytest("-m", "core and not newest", ort=version, where=CORE)
-        stages.append(Stage(f"Python core set, onnxruntime {version}", core, ("build virtual",)))
+    for version, options in CORE_ORTS.items():
+        core = lambda version=version, options=options: _pytest(
+            "-m", "core and not newest", ort=version, where=CORE, ENCORE_TEST_OPTIONS=options
+        )
+        stages.append(Stage(f"Python core set, onnxruntime {version} {options}".strip(), core, ("build virtual",)))
     # Nodes by themselves, and groups; tests of fusion count these only so.
     which = "fus or whole or convolution or graph or control or memory or roles or sessions"
     apart = lambda: _pytest("-k", which, where=["python"], ENCORE_TEST_OPTIONS="regions=0")
@@ -120,8 +123,6 @@ def _all():
             "--representative", where=where, ENCORE_VIRTUAL_ARCH=arch
         )
         stages.append(Stage(f"operators, as on sm_{architecture}", other, ("build virtual",)))
-    eager = lambda: _pytest("-m", "core", where=CORE, ENCORE_TEST_OPTIONS="auto_graph=0")
-    stages.append(Stage("Python core set, without automatic graphs", eager, ("build virtual",), 2))
     # What operators compute does not depend on onnxruntime, so the oldest calls each of their kernels, and not with all
     # shapes; everything about sessions, memory and threads it runs whole.
     oldest = lambda: _pytest("--representative", ort=OLDEST_ORT)

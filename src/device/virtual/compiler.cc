@@ -95,9 +95,8 @@ std::string compile(const std::string& target, const std::string& source) {
   for (const RunTimeHeader& header : run_time_headers()) folder.file(header.name, header.text);
   const fs::path file = folder.file("compiled.cc", source + kEntry), made = folder / "compiled.so",
                  log = folder / "log";
-  const std::string command =
-      text(target, " -std=c++20 -O1 -ffp-contract=off -shared -fPIC -I", (folder / "").string(), " -o ",
-           made.string(), ' ', file.string(), " 2> ", log.string());
+  const std::string command = text(target, " -std=c++20 -O1 -ffp-contract=off -shared -fPIC -I", (folder / "").string(),
+                                   " -o ", made.string(), ' ', file.string(), " 2> ", log.string());
   if (std::system(command.c_str()) != 0)
     fail(Code::internal, "a kernel cannot be compiled: ", content_of(log), "\n", source);
   return content_of(made);
