@@ -1,7 +1,7 @@
 // Col2Im: images from the columns of their windows, which are added where they overlap.
 #include <limits>
 
-#include "ops/nn/convolve.h"
+#include "ops/nn/im2col.h"
 #include "ops/registry.h"
 
 namespace encore::ops {

@@ -50,10 +50,6 @@ struct ColumnRange {
 };
 void convolve_columns(Context& context, const ConvProblem& problem, const ConvData& data,
                       const std::function<void(const ColumnRange&, void* columns)>& fill);
-// y[image, channel, place] = bias + the sum of all columns whose tap falls on that place. Columns are [image, channel,
-// tap, position], or for channels last [group, image, position, tap, channel].
-void col2im(StreamRef stream, const ConvProblem& problem, int64_t images, const void* columns, const void* bias,
-            void* y);
 
 // One group a channel; with a simple activation at the end.
 bool is_depthwise(const ConvProblem& problem);
