@@ -65,6 +65,12 @@ ACCEPTED = [
         lambda f: f.node.attrs.get("rotary_embedding_dim", 0) % 2 == 1 and says("_inlfunc_RotaryEmbedding")(f),
     ),
     Accepted(
+        "RotaryEmbedding MRotaryEmbedding",
+        DECLINED,
+        "an odd number of elements makes no pairs",
+        says("it must be even and not negative"),
+    ),
+    Accepted(
         "Attention",
         SERVED,
         "the function's body pads no masks without dimensions",

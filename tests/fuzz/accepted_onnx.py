@@ -462,6 +462,7 @@ ACCEPTED = [
     Accepted("TreeEnsembleRegressor", DECLINED, "a leaf that weighs nothing", says("a leaf has no weight")),
     Accepted("SVMRegressor", DECLINED, "fewer support vectors than none", says("support vectors")),
     Accepted("FusedConv", DECLINED, "parameters of no activation", says("activation '' takes 0")),
+    Accepted("MaxRoiPool", REFUSED, "rows of regions with more dimensions", says("[count,5] of float is wanted")),
     Accepted("ImageScaler", DECLINED, "an empty list of another type", says("attribute 'bias' has an unexpected type")),
     Accepted("RoiAlign", DECLINED, "windows that there are not", says("output_width is", "output_height is")),
 ]
