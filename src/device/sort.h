@@ -20,4 +20,14 @@ size_t sort_scratch(const SortPairs& sort);
 void sort_pairs(StreamRef stream, const SortPairs& sort, const void* keys, void* sorted_keys, const int32_t* places,
                 int32_t* sorted_places, void* scratch);
 
+// Rows of words, compared word by word from the first on.
+struct SortRows {
+  const uint64_t* rows;  // [any, words]
+  int64_t count;         // of places, below 2^31
+  int64_t words;
+};
+size_t sort_scratch(const SortRows& sort);
+// Launches only. Brings the places of rows in ascending order; those of equal rows stay in the order they had.
+void sort_rows(StreamRef stream, const SortRows& sort, int32_t* places, void* scratch);
+
 }  // namespace encore::device

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 #include <random>
+#include <span>
 
 #include "device/graph.h"
 #include "on_device.h"
@@ -85,6 +86,57 @@ TEST(Sort, looks_at_the_lowest_bits_alone) {
 TEST(Sort, of_nothing_is_no_launch) {
   Stream stream(0);
   sort_pairs(stream, {0, 4, 32}, nullptr, nullptr, nullptr, nullptr, nullptr);
+  stream.ref().synchronize();
+}
+
+// Rows that differ in any of their words, or not at all.
+std::vector<uint64_t> random_rows(size_t count, size_t words, unsigned seed) {
+  std::mt19937_64 random(seed);
+  std::vector<uint64_t> rows(count * words, ~uint64_t(0));
+  for (size_t row = 0; row < count && words; ++row) rows[row * words + random() % words] -= random() % 3;
+  return rows;
+}
+
+void check_rows(size_t count, size_t words) {
+  Stream stream(0);
+  std::vector<int32_t> places(count);
+  for (size_t i = 0; i < count; ++i) places[i] = int32_t(count - 1 - i);
+  DeviceArray<uint64_t> rows(random_rows(count, words, 1));
+  DeviceArray<int32_t> sorted(places);
+  const SortRows sort{rows.data(), int64_t(count), int64_t(words)};
+  DeviceArray<char> scratch(std::max<size_t>(sort_scratch(sort), 1));
+  const auto by_host = [&](unsigned seed) {
+    const std::vector<uint64_t> all = random_rows(count, words, seed);
+    const auto row = [&](int32_t place) { return std::span(all).subspan(size_t(place) * words, words); };
+    std::vector<int32_t> order = places;
+    std::ranges::stable_sort(
+        order, [&](int32_t a, int32_t b) { return std::ranges::lexicographical_compare(row(a), row(b)); });
+    return order;
+  };
+  sort_rows(stream, sort, sorted.data(), scratch.data());
+  EXPECT_EQ(sorted.download(stream), by_host(1));
+  begin_capture(stream, CaptureMode::thread_local_);
+  sort_rows(stream, sort, sorted.data(), scratch.data());
+  Graph graph = end_capture(stream);
+  GraphExec exec = graph.instantiate();
+  for (unsigned seed : {2u, 3u}) {
+    rows.upload(stream, random_rows(count, words, seed));
+    sorted.upload(stream, places);
+    exec.launch(stream);
+    EXPECT_EQ(sorted.download(stream), by_host(seed));
+  }
+}
+
+TEST(SortRows, by_all_of_their_words) {
+  for (size_t count : {1, 2, 1000, 30'000})
+    for (size_t words : {1, 3, 17}) check_rows(count, words);
+}
+
+TEST(SortRows, without_words_stay_as_they_are) { check_rows(500, 0); }
+
+TEST(SortRows, of_nothing_is_no_launch) {
+  Stream stream(0);
+  sort_rows(stream, {nullptr, 0, 3}, nullptr, nullptr);
   stream.ref().synchronize();
 }
 

@@ -136,7 +136,7 @@ def _find(case, outcome, phase):
         phase("reference")
         if not _cpu_refuses(case, case.made(), NO_LEVEL):
             return None
-        return Finding(case, case.nodes[-1], SERVED, "eager", f"the CPU EP says: {case.refused[:300]}")
+        return Finding(case, case.nodes[-1], SERVED, "eager", f"the CPU EP says: {case.refused[:500]}")
     outcome.ran = first.on_encore
     if finding := _find_lost_claim(case, first, outcome):
         return finding
@@ -296,7 +296,7 @@ def _after_an_error(case, contents, first, phase):
         return None
     if not case.refused:
         return None
-    return Finding(case, case.nodes[-1], SERVED, "captured", f"the CPU EP says: {case.refused[:300]}")
+    return Finding(case, case.nodes[-1], SERVED, "captured", f"the CPU EP says: {case.refused[:500]}")
 
 
 def _new_contents(case, contents):

@@ -51,6 +51,11 @@ COMPRESS = [
 ]
 
 
+def twice(x):
+    """Each slice two times, apart from one another."""
+    return np.concatenate([x, x[::-1]])
+
+
 def unique(x, attrs=None, **rest):
     return exact("Unique", [x], attrs, outputs=4, reference=lambda x: by_numpy(x, **(attrs or {})), **rest)
 
@@ -82,6 +87,9 @@ UNIQUE = [
         for s in (0, 1)
     ],
     unique(integers("int8", 2, 9, 2, low=-1, high=0), {"axis": 1}, name="inner"),
+    *[unique(twice(integers(t, 20, 35, low=0, high=1)), {"axis": 0}, name=f"wide-{t}") for t in INTEGERS],
+    *[unique(twice(np.round(floats(20, 35))), {"axis": 0}, dtype=t, name="wide") for t in NO_BFLOAT16],
+    unique(twice(integers("int64", 3000, 5, low=0, high=3)), {"axis": 0, "sorted": 0}, name="large-wide"),
     unique(integers("int32", 20000, low=-3000, high=3000), {"sorted": 0}, name="large"),
     unique(integers("int32", 20000, low=-3000, high=3000), name="large"),
     unique(np.float32(3), name="scalar"),

@@ -1,7 +1,9 @@
 // CUB's radix sort: a pass for each eight bits of the keys, at about the speed of memory. It takes long to compile, so
-// shorter keys come as some of the bits of longer ones.
+// shorter keys come as some of the bits of longer ones. Rows are merged, which looks at as many of their words as it
+// takes to tell them apart.
 #include "device/sort.h"
 
+#include <cub/device/device_merge_sort.cuh>
 #include <cub/device/device_radix_sort.cuh>
 
 #include "device/cuda/capture.h"
@@ -32,6 +34,26 @@ size_t run(cudaStream_t stream, const SortPairs& sort, const void* keys, void* s
   }
 }
 
+struct RowComesFirst {
+  const uint64_t* rows;
+  int64_t words;
+  __device__ bool operator()(int32_t a, int32_t b) const {
+    for (int64_t i = 0; i < words; ++i) {
+      const uint64_t one = rows[a * words + i], other = rows[b * words + i];
+      if (one != other) return one < other;
+    }
+    return false;
+  }
+};
+
+size_t run(cudaStream_t stream, const SortRows& sort, int32_t* places, void* scratch, size_t bytes) {
+  require(sort.count < (int64_t(1) << 31), "a sort of ", sort.count, " rows");
+  cuda::check(cub::DeviceMergeSort::StableSortKeys(scratch, bytes, places, int(sort.count),
+                                                   RowComesFirst{sort.rows, sort.words}, stream),
+              "cub::DeviceMergeSort::StableSortKeys");
+  return bytes;
+}
+
 }  // namespace
 
 size_t sort_scratch(const SortPairs& sort) {
@@ -43,6 +65,14 @@ void sort_pairs(StreamRef stream, const SortPairs& sort, const void* keys, void*
   if (sort.count == 0) return;
   run(static_cast<cudaStream_t>(stream.native()), sort, keys, sorted_keys, places, sorted_places, scratch,
       sort_scratch(sort));
+  cuda::note_capture(stream);
+}
+
+size_t sort_scratch(const SortRows& sort) { return run(nullptr, sort, nullptr, nullptr, 0); }
+
+void sort_rows(StreamRef stream, const SortRows& sort, int32_t* places, void* scratch) {
+  if (sort.count == 0) return;
+  run(static_cast<cudaStream_t>(stream.native()), sort, places, scratch, sort_scratch(sort));
   cuda::note_capture(stream);
 }
 

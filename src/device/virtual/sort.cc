@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "device/error.h"
@@ -44,6 +45,20 @@ void sort_pairs(StreamRef stream, const SortPairs& sort, const void* keys, void*
       case 8: return run<uint64_t>(sort, from, to, places_from, places_to);
       default: fail(Code::internal, "keys of ", sort.key_bytes, " bytes");
     }
+  });
+}
+
+size_t sort_scratch(const SortRows&) { return 0; }
+
+void sort_rows(StreamRef stream, const SortRows& sort, int32_t* places, void*) {
+  require(sort.count < (int64_t(1) << 31), "a sort of ", sort.count, " rows");
+  if (sort.count == 0) return;
+  const auto* const rows = static_cast<const uint64_t*>(virtual_gpu::followed(sort.rows));
+  auto* const all = static_cast<int32_t*>(virtual_gpu::followed(places));
+  virtual_gpu::enqueue(stream, "sort_rows", [=, count = sort.count, words = sort.words] {
+    const auto row = [=](int32_t place) { return std::span(rows + place * words, size_t(words)); };
+    std::stable_sort(all, all + count,
+                     [&](int32_t a, int32_t b) { return std::ranges::lexicographical_compare(row(a), row(b)); });
   });
 }
 

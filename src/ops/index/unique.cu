@@ -2,7 +2,9 @@
 // largest; so are zeros.
 #include <bit>
 
+#include "device/divide.h"
 #include "device/launch.h"
+#include "device/sort.h"
 #include "ops/dispatch.h"
 #include "ops/index/prefix_sum.h"
 #include "ops/index/sort_rows.h"
@@ -25,14 +27,32 @@ struct Count {
   DEVICE_FN void operator()(int64_t i) const { places[i] = int32_t(i); }
 };
 
-// The keys of a column, as the slices are sorted so far.
+// The keys of a slice, the first one in front, as many in a word as it has room for.
 template <class Key>
-struct ColumnKeys {
+struct PackKeys {
+  static constexpr int kEach = sizeof(uint64_t) / sizeof(Key), kBits = 8 * sizeof(Key);
   Slices<Key> slices;
+  device::Divider by_words;
+  uint64_t* words;
+  DEVICE_FN void operator()(int64_t i) const {
+    int64_t word;
+    const int64_t slice = by_words(i, word);
+    uint64_t packed = 0;
+    UNROLL for (int k = 0; k < kEach; ++k) {
+      const int64_t column = word * kEach + k;
+      if (column < slices.width) packed |= uint64_t(slices.key(slice, column)) << (64 - (k + 1) * kBits);
+    }
+    words[i] = packed;
+  }
+};
+
+// A word of each slice, as they are sorted so far.
+struct WordOfSlices {
+  const uint64_t* words;  // [count, width]
+  int64_t width, column;
   const int32_t* places;
-  int64_t column;
-  SortedAs<Key>* keys;
-  DEVICE_FN void operator()(int64_t i) const { keys[i] = slices.key(places[i], column); }
+  uint64_t* keys;
+  DEVICE_FN void operator()(int64_t i) const { keys[i] = words[places[i] * width + column]; }
 };
 
 template <class Key>
@@ -106,12 +126,13 @@ class Unique : public Op {
     if (outer > 1 && x.count() > 0) rows = turned(context, x, outer, slices, width / outer, bytes);
 
     const int32_t* places = nullptr;
-    void* const is_first = context.scratch(size_t(slices));
+    auto* const is_first = static_cast<uint8_t*>(context.scratch(size_t(slices)));
     dispatch_size(bytes, [&]<class Key>() {
       if constexpr (sizeof(Key) <= 8) {
         const Slices<Key> all{static_cast<const Key*>(rows), width, ordering_of(x.type, false)};
-        places = sorted_slices(context, all, slices);
-        device::for_each_index(context.stream(), slices, MarkFirst<Key>{all, places, static_cast<uint8_t*>(is_first)});
+        places = width == 1 ? sorted_places(context, all.order, rows, bytes, 1, slices)
+                            : sorted_slices(context, packed(context, all, slices));
+        device::for_each_index(context.stream(), slices, MarkFirst<Key>{all, places, is_first});
       }
     });
     const Selection selection(context, is_first, 1, 1, slices);
@@ -158,16 +179,32 @@ class Unique : public Op {
     return to;
   }
 
-  // By the last column first: each sort keeps the order of those before.
   template <class Key>
-  static const int32_t* sorted_slices(Context& context, const Slices<Key>& all, int64_t slices) {
-    if (all.width == 1) return sorted_places(context, all.order, all.x, sizeof(Key), 1, slices);
-    Sorter sorter(context, slices, sizeof(SortedAs<Key>));
-    device::for_each_index(context.stream(), slices, Count{sorter.places()});
-    for (int64_t column = all.width - 1; column >= 0; --column) {
-      device::for_each_index(context.stream(), slices,
-                             ColumnKeys<Key>{all, sorter.places(), column, static_cast<SortedAs<Key>*>(sorter.keys())});
-      sorter.sort(sizeof(SortedAs<Key>), 8 * int(sizeof(Key)));
+  static device::SortRows packed(Context& context, const Slices<Key>& all, int64_t slices) {
+    using Kernel = PackKeys<Key>;
+    const int64_t words = (all.width + Kernel::kEach - 1) / Kernel::kEach, n = slices * words;
+    auto* const to = make<uint64_t>(context, n);
+    device::for_each_index(context.stream(), n, Kernel{all, device::Divider(words, n), to});
+    return {to, slices, words};
+  }
+
+  // A few words are sorted one by one, the last of them first, for each sort keeps the order of those before.
+  static const int32_t* sorted_slices(Context& context, const device::SortRows& all) {
+    constexpr int64_t kFew = 2;
+    if (all.words > kFew) {
+      require(all.count < int64_t(1) << 31, "sorting ", all.count, " slices; fewer than 2^31 are supported");
+      auto* const places = make<int32_t>(context, all.count);
+      device::for_each_index(context.stream(), all.count, Count{places});
+      device::sort_rows(context.stream(), all, places, context.scratch(device::sort_scratch(all)));
+      return places;
+    }
+    Sorter sorter(context, all.count, sizeof(uint64_t));
+    device::for_each_index(context.stream(), all.count, Count{sorter.places()});
+    for (int64_t column = all.words - 1; column >= 0; --column) {
+      device::for_each_index(
+          context.stream(), all.count,
+          WordOfSlices{all.rows, all.words, column, sorter.places(), static_cast<uint64_t*>(sorter.keys())});
+      sorter.sort(sizeof(uint64_t), 64);
     }
     return sorter.places();
   }
