@@ -1,7 +1,7 @@
 // Products with rows of weights in whatever form: `Weights` has
+//   kAtOnce                   how many a GEMV loads before it uses one
 //   Eight load(row, at)       what there is to read for the weights at .. at + 7 of a row; `at` is a multiple of 8
-//   below
-//                             the depth
+//                             below the depth
 //   float value(eight, i)     the i-th of them, of those that are there; others are any finite number
 #pragma once
 #include <algorithm>
@@ -36,7 +36,7 @@ DEVICE_FN device::Pack<float, 8> eight_of(const T* from, bool aligned, int64_t l
 template <class T, class Weights>
 struct BlockGemv {
   static constexpr int kMaxThreads = 128, kColumns = kMaxThreads / 32, kRows = 4;
-  static constexpr int kAtOnce = 4;  // loads of weights
+  static constexpr int kAtOnce = Weights::kAtOnce;
   struct Sums {
     float at[kRows];
   };

@@ -14,6 +14,7 @@ using device::Float8E4M3;
 // Of 8 bits, or 4, the first in the lower ones; scales are floats, or floats of 8 bits times one for all.
 template <int kBits>
 struct FloatCodes {
+  static constexpr int kAtOnce = 4;
   struct Eight {
     float values[8];
   };

@@ -33,6 +33,7 @@ constexpr float kQuantiles[16] = {-1.f,
 // of its own.
 template <class T>
 struct TableCodes {
+  static constexpr int kAtOnce = 4;
   struct Eight {
     uint64_t bytes;  // the first codes in the lowest, of a byte the upper bits first
     int odd;         // 1 if the first code is a byte's second

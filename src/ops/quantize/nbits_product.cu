@@ -16,6 +16,7 @@ namespace {
 // Eight codes of a row, with what they have in common.
 template <class T, int kBits>
 struct CodesOfRow {
+  static constexpr int kAtOnce = 4;
   struct Eight {
     uint32_t words[kBits == 8 ? 2 : 1];
     float scale, zero;
@@ -65,6 +66,7 @@ struct CodesOfRow {
 // The same where each place along the depth names its block.
 template <class T>
 struct GroupedCodes {
+  static constexpr int kAtOnce = 1;  // of many loads each
   struct Eight {
     float values[8];
   };
@@ -78,22 +80,34 @@ struct GroupedCodes {
   device::FaultRef fault;
 
   DEVICE_FN Eight load(int64_t row, int64_t at) const {
-    Eight eight = {};
     const uint32_t mask = (1u << bits) - 1;
-    for (int i = 0; i < 8 && at + i < depth; ++i) {
-      int64_t block = groups[at + i];
-      if (block < 0 || block >= blocks) {
-        fault.report(device::FaultKind::index_out_of_range, block, blocks);
-        block = 0;
-      }
-      float zero = float(1 << (bits - 1));
-      if (packed_zeros)
-        zero = float(uint32_t(zeros[row * zero_bytes + block * bits / 8]) >> (block * bits % 8) & mask);
-      else if (zeros)
-        zero = float(reinterpret_cast<const T*>(zeros)[row * blocks + block]);
-      const uint32_t code = uint32_t(codes[row * row_bytes + (at + i) * bits / 8]) >> ((at + i) * bits % 8) & mask;
-      eight.values[i] = (float(code) - zero) * float(scales[row * blocks + block]);
+    const int count = depth - at < 8 ? int(depth - at) : 8;
+    const uint8_t* const from = codes + row * row_bytes + at / 8 * bits;
+    uint64_t all = 0;
+    UNROLL for (int i = 0; i < 8; ++i) {
+      if (i < bits) all |= uint64_t(from[i]) << 8 * i;
     }
+    int32_t group[8], wrong = 0;
+    UNROLL for (int i = 0; i < 8; ++i) group[i] = i < count ? groups[at + i] : 0;
+    UNROLL for (int i = 0; i < 8; ++i) {
+      if (uint64_t(group[i]) < uint64_t(blocks)) continue;
+      wrong = group[i];
+      group[i] = 0;
+    }
+    if (wrong != 0) fault.report(device::FaultKind::index_out_of_range, wrong, blocks);
+    float scale[8], zero[8];
+    UNROLL for (int i = 0; i < 8; ++i) scale[i] = float(scales[row * blocks + group[i]]);
+    if (packed_zeros) {
+      UNROLL for (int i = 0; i < 8; ++i) zero[i] =
+          float(zeros[row * zero_bytes + int64_t(group[i]) * bits / 8] >> (int64_t(group[i]) * bits % 8) & mask);
+    } else if (zeros) {
+      UNROLL for (int i = 0; i < 8; ++i) zero[i] = float(reinterpret_cast<const T*>(zeros)[row * blocks + group[i]]);
+    } else {
+      UNROLL for (int i = 0; i < 8; ++i) zero[i] = float(1 << (bits - 1));
+    }
+    Eight eight;
+    UNROLL for (int i = 0; i < 8; ++i) eight.values[i] =
+        i < count ? (float(uint32_t(all >> i * bits) & mask) - zero[i]) * scale[i] : 0.f;
     return eight;
   }
   DEVICE_FN float value(const Eight& eight, int i) const { return eight.values[i]; }
@@ -159,7 +173,7 @@ void multiply(Context& context, const BlockProduct& p, const BlockCodes& w) {
   if (p.gated) return gate_after(context, p, w.rows, [&](const BlockProduct& both) { multiply(context, both, w); });
   dispatch(TypeList<float, Half, BFloat16>{}, p.type, [&]<class T> {
     if (w.groups)
-      return multiply_by_library<T>(
+      return multiply_rows<T>(
           context, p, w.rows, w.depth,
           GroupedCodes<T>{w.codes, static_cast<const T*>(w.scales), static_cast<const uint8_t*>(w.zeros), w.groups,
                           w.zeros && w.packed_zeros, w.bits, w.depth, w.blocks, w.row_bytes(), w.zero_bytes(),
