@@ -15,19 +15,34 @@ struct Plus {
   DEVICE_FN int64_t operator()(int64_t a, int64_t b) const { return a + b; }
 };
 
-// One block walks over all.
+// One block walks over all, of which each thread has some neighbours at a time.
 struct ExclusiveSum {
-  static constexpr int kThreads = 1024, kMaxThreads = kThreads;
+  static constexpr int kThreads = 1024, kMaxThreads = kThreads, kEach = 8;
   int64_t* sums;
   int64_t count;
   DEVICE_FN void operator()(Block<NoShared>& b, const NoShared&) const {
     int64_t total = 0;
-    for (int64_t first = 0; first < count; first += kThreads) {
+    NO_UNROLL for (int64_t first = 0; first < count; first += kThreads * kEach) {
+      device::PerThread<Values, kThreads> values;
       device::PerThread<int64_t, kThreads> before;
       const int64_t sum = b.scan(
-          before, int64_t(0), [&](int t) { return first + t < count ? sums[first + t] : 0; }, Plus());
+          before, int64_t(0),
+          [&](int t) {
+            Values& own = values[t];
+            const int64_t from = first + t * kEach;
+            UNROLL for (int k = 0; k < kEach; ++k) own.at[k] = from + k < count ? sums[from + k] : 0;
+            int64_t sum = 0;
+            UNROLL for (int k = 0; k < kEach; ++k) sum += own.at[k];
+            return sum;
+          },
+          Plus());
       b.threads([&](int t, NoShared&) {
-        if (first + t < count) sums[first + t] = total + before[t];
+        const int64_t from = first + t * kEach;
+        int64_t running = total + before[t];
+        UNROLL for (int k = 0; k < kEach; ++k) {
+          if (from + k < count) sums[from + k] = running;
+          running += values[t].at[k];
+        }
       });
       total += sum;
     }
@@ -35,6 +50,11 @@ struct ExclusiveSum {
       if (t == 0) sums[count] = total;
     });
   }
+
+ private:
+  struct Values {
+    int64_t at[kEach];
+  };
 };
 
 constexpr int kThreads = 256, kEach = 8, kTile = kThreads * kEach;
