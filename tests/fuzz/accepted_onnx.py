@@ -8,6 +8,7 @@ import numpy as np
 from accepted import DECLINED, REFUSED, SERVED, SHAPE, Accepted
 from symptoms import (
     contents,
+    has,
     has_nan,
     in_another_session,
     is_empty,
@@ -119,6 +120,12 @@ ACCEPTED = [
     Accepted("TopK", SERVED, "k in any shape", says("k tensor should be a 1D tensor of size 1")),
     Accepted("TopK", SERVED, "the CPU EP wants one at least, before opset 10", says("k_temp > 0")),
     Accepted("STFT", REFUSED, "the CPU EP takes windows of any rank", lambda f: f.node.inputs[2].array.ndim != 1),
+    Accepted(
+        "DFT",
+        REFUSED,
+        "of a length the CPU EP takes the lowest 32 bits",
+        lambda f: has(f, 1) and contents(f, 1).max() >= 2**31,
+    ),
     Accepted("DFT", REFUSED, "nothing has no transform", says("the transform's length is 0", "length is -")),
     Accepted(
         "HannWindow HammingWindow BlackmanWindow MelWeightMatrix RandomNormal RandomUniform",
@@ -321,6 +328,7 @@ ACCEPTED = [
         says("bias has shape", "scale has shape", "cannot be divided by num_groups", "it needs batch and channels"),
     ),
     Accepted("CenterCropPad", REFUSED, "a negative size", says("is negative")),
+    Accepted("CenterCropPad", SHAPE, "the CPU EP's vast sizes wrap", lambda f: contents(f, 1).max() >= 2**62),
     Accepted(
         "CenterCropPad", SERVED, "nothing, of which the function's body makes much on its way", says("running Pad node")
     ),

@@ -17,6 +17,11 @@ def contents(finding, i=0):
     return finding.arrays.get(value.name, value.array)
 
 
+def has(finding, i):
+    inputs = finding.node.inputs
+    return i < len(inputs) and inputs[i] is not None
+
+
 def floats(finding):
     values = [value for value in finding.node.inputs if value is not None and value.type in FLOATS]
     return [finding.arrays.get(value.name, value.array) for value in values]

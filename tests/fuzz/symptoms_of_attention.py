@@ -3,15 +3,10 @@
 import re
 
 import numpy as np
-from symptoms import as_of, beside_largest, contents, is_near, made_of
+from symptoms import as_of, beside_largest, contents, has, is_near, made_of
 
 # What their rounding may come to, of the largest result.
 ROUNDED = {"float16": 0.01, "bfloat16": 0.08}
-
-
-def has(finding, i):
-    inputs = finding.node.inputs
-    return i < len(inputs) and inputs[i] is not None
 
 
 def sees_no_key(finding):
