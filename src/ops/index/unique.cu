@@ -1,5 +1,6 @@
 // Unique: a stable sort of all slices brings the same ones together, the first of them in front. NaN is one value, the
 // largest; so are zeros.
+#include <algorithm>
 #include <bit>
 
 #include "device/divide.h"
@@ -27,7 +28,8 @@ struct Count {
   DEVICE_FN void operator()(int64_t i) const { places[i] = int32_t(i); }
 };
 
-// The keys of a slice, the first one in front, as many in a word as it has room for.
+// The keys of a slice, the first one in front, as many in a word as it has room for; the last word has what is left in
+// its lowest bits.
 template <class Key>
 struct PackKeys {
   static constexpr int kEach = sizeof(uint64_t) / sizeof(Key), kBits = 8 * sizeof(Key);
@@ -40,7 +42,7 @@ struct PackKeys {
     uint64_t packed = 0;
     UNROLL for (int k = 0; k < kEach; ++k) {
       const int64_t column = word * kEach + k;
-      if (column < slices.width) packed |= uint64_t(slices.key(slice, column)) << (64 - (k + 1) * kBits);
+      if (column < slices.width) packed = packed << kBits % 64 | slices.key(slice, column);
     }
     words[i] = packed;
   }
@@ -131,7 +133,7 @@ class Unique : public Op {
       if constexpr (sizeof(Key) <= 8) {
         const Slices<Key> all{static_cast<const Key*>(rows), width, ordering_of(x.type, false)};
         places = width == 1 ? sorted_places(context, all.order, rows, bytes, 1, slices)
-                            : sorted_slices(context, packed(context, all, slices));
+                            : sorted_slices(context, packed(context, all, slices), 8 * int64_t(bytes) * width);
         device::for_each_index(context.stream(), slices, MarkFirst<Key>{all, places, is_first});
       }
     });
@@ -188,8 +190,9 @@ class Unique : public Op {
     return {to, slices, words};
   }
 
-  // A few words are sorted one by one, the last of them first, for each sort keeps the order of those before.
-  static const int32_t* sorted_slices(Context& context, const device::SortRows& all) {
+  // A few words are sorted one by one, the last of them first, for each sort keeps the order of those before. `bits`:
+  // of a slice.
+  static const int32_t* sorted_slices(Context& context, const device::SortRows& all, int64_t bits) {
     constexpr int64_t kFew = 2;
     if (all.words > kFew) {
       require(all.count < int64_t(1) << 31, "sorting ", all.count, " slices; fewer than 2^31 are supported");
@@ -204,7 +207,7 @@ class Unique : public Op {
       device::for_each_index(
           context.stream(), all.count,
           WordOfSlices{all.rows, all.words, column, sorter.places(), static_cast<uint64_t*>(sorter.keys())});
-      sorter.sort(sizeof(uint64_t), 64);
+      sorter.sort(sizeof(uint64_t), int(std::min<int64_t>(bits - 64 * column, 64)));
     }
     return sorter.places();
   }

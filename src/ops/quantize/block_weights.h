@@ -24,6 +24,11 @@ struct BlockCodes {
   int64_t zero_bytes() const { return (blocks * bits + 7) / 8; }  // of a row, if they are packed
 };
 
+// Of codes that are packed in bytes, the first in the lowest bits.
+DEVICE_FN uint32_t code_at(const uint8_t* packed, int64_t i, int bits) {
+  return uint32_t(packed[i * bits / 8]) >> (i * bits % 8) & ((1u << bits) - 1);
+}
+
 // y = a * weights^T + bias, where a is [count, weights.depth].
 struct BlockProduct {
   Type type = Type::f16;  // of a, y, scales and bias

@@ -33,12 +33,10 @@ struct CodesOfRow {
 
   DEVICE_FN OfBlock of_block(int64_t row, int64_t block) const {
     float zero = float(1 << (kBits - 1));
-    if (packed_zeros) {
-      const uint32_t byte = zeros[row * zero_bytes + block * kBits / 8];
-      zero = float(byte >> (block * kBits % 8) & ((1u << kBits) - 1));
-    } else if (zeros) {
+    if (packed_zeros)
+      zero = float(code_at(zeros + row * zero_bytes, block, kBits));
+    else if (zeros)
       zero = float(reinterpret_cast<const T*>(zeros)[row * blocks + block]);
-    }
     return {float(scales[row * blocks + block]), zero};
   }
 
@@ -98,8 +96,7 @@ struct GroupedCodes {
     float scale[8], zero[8];
     UNROLL for (int i = 0; i < 8; ++i) scale[i] = float(scales[row * blocks + group[i]]);
     if (packed_zeros) {
-      UNROLL for (int i = 0; i < 8; ++i) zero[i] =
-          float(zeros[row * zero_bytes + int64_t(group[i]) * bits / 8] >> (int64_t(group[i]) * bits % 8) & mask);
+      UNROLL for (int i = 0; i < 8; ++i) zero[i] = float(code_at(zeros + row * zero_bytes, group[i], bits));
     } else if (zeros) {
       UNROLL for (int i = 0; i < 8; ++i) zero[i] = float(reinterpret_cast<const T*>(zeros)[row * blocks + group[i]]);
     } else {

@@ -25,10 +25,8 @@ struct WeaveCodes {
                           word % Form::kWords * Form::kInWord;
     uint32_t woven = 0;
     for (int code = 0; code < Form::kInWord && row < rows; ++code) {
-      const int64_t byte = (first + code) * kBits / 8;
-      if (byte >= row_bytes) break;
-      const uint32_t value =
-          uint32_t(codes[row * row_bytes + byte]) >> ((first + code) * kBits % 8) & ((1u << kBits) - 1);
+      if ((first + code) * kBits / 8 >= row_bytes) break;
+      const uint32_t value = code_at(codes + row * row_bytes, first + code, kBits);
       woven |= value << (code % 2 * Form::kPairs + code / 2) * kBits;
     }
     out[i] = woven;
