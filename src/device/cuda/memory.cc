@@ -1,6 +1,5 @@
 #include "device/memory.h"
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -25,6 +24,14 @@ std::string mebibytes(size_t bytes) {
   char words[32];
   std::snprintf(words, sizeof words, "%.1f MiB", double(bytes) / (1 << 20));
   return words;
+}
+
+// What there is for `bytes`, at least one granule: kernels read 16 aligned bytes at once, at the end of memory, too,
+// and compute-sanitizer takes what was not asked for as nobody's.
+size_t whole_granules(size_t bytes) {
+  constexpr size_t kGranule = 16;
+  if (bytes > SIZE_MAX - kGranule) return bytes;
+  return bytes == 0 ? kGranule : (bytes + kGranule - 1) / kGranule * kGranule;
 }
 
 void check_allocation(cudaError_t result, int device, size_t bytes, const char* call) {
@@ -58,8 +65,8 @@ cudaMemPool_t make_pool(int device, uint64_t keep_bytes) {
 
 void* allocate_from(cudaMemPool_t pool, StreamRef stream, size_t bytes) {
   void* address = nullptr;
-  check_allocation(cudaMallocFromPoolAsync(&address, std::max<size_t>(bytes, 1), pool, of(stream)), stream.device(),
-                   bytes, "cudaMallocFromPoolAsync");
+  check_allocation(cudaMallocFromPoolAsync(&address, whole_granules(bytes), pool, of(stream)), stream.device(), bytes,
+                   "cudaMallocFromPoolAsync");
   cuda::note_capture(stream);
   return address;
 }
@@ -131,7 +138,7 @@ MemoryInfo memory_info(int device) {
 void* allocate(int device, size_t bytes) {
   Current current(device);
   void* address = nullptr;
-  check_allocation(cudaMalloc(&address, std::max<size_t>(bytes, 1)), device, bytes, "cudaMalloc");
+  check_allocation(cudaMalloc(&address, whole_granules(bytes)), device, bytes, "cudaMalloc");
   return address;
 }
 void free(int device, void* address) {
@@ -177,7 +184,7 @@ size_t MemoryPool::held_bytes() const {
 void* allocate_pinned(size_t bytes) {
   void* address = nullptr;
   const cudaError_t result =
-      cudaHostAlloc(&address, std::max<size_t>(bytes, 1), cudaHostAllocPortable | cudaHostAllocMapped);
+      cudaHostAlloc(&address, whole_granules(bytes), cudaHostAllocPortable | cudaHostAllocMapped);
   if (result == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     throw Error(Code::out_of_memory,
