@@ -10,11 +10,12 @@ namespace {
 struct Slope {
   template <class T>
   DEVICE_FN T operator()(T x, T slope) const {
-    if (!(x < T(0))) return x;
-    if constexpr (std::is_integral_v<T>)
-      return T(std::make_unsigned_t<T>(x) * std::make_unsigned_t<T>(slope));
+    if constexpr (std::is_unsigned_v<T>)
+      return x;
+    else if constexpr (std::is_integral_v<T>)
+      return x < 0 ? T(std::make_unsigned_t<T>(x) * std::make_unsigned_t<T>(slope)) : x;
     else
-      return x * slope;
+      return x < T(0) ? x * slope : x;
   }
 };
 using SlopeList = TypeList<float, Half, BFloat16, double, int32_t, int64_t, uint32_t, uint64_t>;

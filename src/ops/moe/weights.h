@@ -151,10 +151,11 @@ struct Weights {
           apart[j] = device::multiply_add_pairs<T>(device::multiply_add_pairs<T>(whole, kOne, below), times, nothing);
         }
         UNROLL for (int j = 0; j < 4; ++j) all.words[j] = apart[j];
-        if (kApart) return all;
-        UNROLL for (int j = 0; j < 2; ++j) {
-          all.words[j] = device::low_halves(apart[2 * j], apart[2 * j + 1]);
-          all.words[j + 2] = device::high_halves(apart[2 * j], apart[2 * j + 1]);
+        if constexpr (!kApart) {
+          UNROLL for (int j = 0; j < 2; ++j) {
+            all.words[j] = device::low_halves(apart[2 * j], apart[2 * j + 1]);
+            all.words[j + 2] = device::high_halves(apart[2 * j], apart[2 * j + 1]);
+          }
         }
       } else {
         constexpr uint32_t kPower = 0x4b000000u;  // 2^23
