@@ -10,7 +10,9 @@ import argparse
 import sys
 from pathlib import Path
 
-sys.path.remove(str(Path(__file__).resolve().parent))  # transformers would take kernels.py for a package of that name
+HERE = Path(__file__).resolve().parent
+# transformers would take kernels.py for a package of that name.
+sys.path[:] = [folder for folder in sys.path if Path(folder or ".").resolve() != HERE]
 
 import torch  # noqa: E402
 
@@ -78,6 +80,9 @@ TRACED = {
 EXPORTED = {"qwen3": qwen3, "segformer": segformer, "wav2vec2": wav2vec2, "whisper": whisper}
 
 
+MODELS = TRACED | EXPORTED
+
+
 class FirstOutput(torch.nn.Module):
     def __init__(self, module):
         super().__init__()
@@ -88,18 +93,23 @@ class FirstOutput(torch.nn.Module):
         return y if isinstance(y, torch.Tensor) else y[0]
 
 
-def export(name, file):
+def module(name):
+    """In halves, and what it takes."""
     torch.manual_seed(0)
-    module, x = (TRACED | EXPORTED)[name]()
-    x = x.half() if x.is_floating_point() else x
+    made, x = MODELS[name]()
+    return FirstOutput(made).half().eval(), (x.half() if x.is_floating_point() else x,)
+
+
+def export(name, file):
+    made, inputs = module(name)
     names = {"input_names": ["x"], "output_names": ["y"], "opset_version": 18}
-    torch.onnx.export(FirstOutput(module).half().eval(), (x,), str(file), dynamo=name in EXPORTED, **names)
+    torch.onnx.export(made, inputs, str(file), dynamo=name in EXPORTED, **names)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--models", default=",".join(TRACED | EXPORTED))
+    parser.add_argument("--models", default=",".join(MODELS))
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     for name in args.models.split(","):

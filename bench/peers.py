@@ -2,20 +2,23 @@
 """Times Encore, onnxruntime-gpu and torch on the same models, taking turns on one machine.
 
     bench/peers.py --onnxruntime-gpu FOLDER [--models bert_base_f16:16,chain_f32,FILE.onnx] [--peers encore,graph]
-                   [--figures replay] [--rounds 3] [--seconds 0.5] [--json FILE]
+                   [--figures replay] [--rounds 3] [--at-once 12] [--seconds 0.5] [--json FILE]
 
 FOLDER is where onnxruntime-gpu was unpacked. Behind a model's name may be a batch size; a file gets random feeds, and
-has no torch. Peers are
+has a torch module if its name is one that bench/exports.py knows. Peers are
   encore           this library, under the onnxruntime of PYTHONPATH
   onnxruntime-gpu  its own CUDA provider, enable_cuda_graph for replays
   graph            torch's eager modules in a torch.cuda.CUDAGraph
   compile          torch.compile(mode="reduce-overhead")
 Each round runs each peer in a process of its own; figures are medians of the rounds but the first, which reads files,
-unless it is the only one (--rounds 0). Replays wait until nothing is compiled beside them.
+unless it is the only one (--rounds 0). Replays wait until nothing is compiled beside them. With --at-once so many
+processes make their sessions beside each other and then take turns, one at a time, in every round: that takes a few
+seconds a model instead of a minute, but says nothing of `result` and `capture`.
   result   ms: making the session, or moving the module to the device, and the first result after that
   capture  ms: until the first replay is done, the result included
   replay   µs: bound to device memory, the wait included
   numpy    µs: from arrays to arrays, run(None, feeds); of torch's module, compiled or eager, likewise
+  kernels  of a replay, as torch's profiler counts them
 """
 
 import argparse
@@ -26,14 +29,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests"), str(ROOT / "tests" / "models"), str(ROOT / "bench")]
 
+import kernel_times  # noqa: E402
 import models  # noqa: E402
 
 FIGURES = ["result", "capture", "replay", "numpy"]
+OF_FRESH_PROCESSES = {"result", "capture"}
 
 
 class Clock:
@@ -55,8 +61,20 @@ def settle():
         busy = time.process_time() - before > 0.1
 
 
+def turns(replay, of_arrays, seconds, warm=5):
+    """What is measured whenever it is this process's turn, by figure."""
+
+    def kernels():
+        return round(sum(count for count, _ in kernel_times.kernels_of(replay)[0].values()))
+
+    measured = {"replay": lambda: models.median_us(replay, seconds, warm), "kernels": kernels}
+    if of_arrays:
+        measured["numpy"] = lambda: models.median_us(of_arrays, seconds, warm)
+    return measured
+
+
 def of_sessions(make_session, on_device, empty_on_device, model, feeds, seconds, figures):
-    """The figures of an onnxruntime's provider."""
+    """The figures of an onnxruntime's provider: what was measured on the way, and what will be by turns."""
     import onnxruntime as ort
 
     eager, told = ort.RunOptions(), ort.RunOptions()
@@ -76,12 +94,13 @@ def of_sessions(make_session, on_device, empty_on_device, model, feeds, seconds,
     for _ in range(2):  # the first of which captures
         session.run_with_iobinding(binding, told)
     out["capture"] = now()
-    settle()
-    out["replay"] = models.median_us(lambda: session.run_with_iobinding(binding, told), seconds)
+    of_arrays = None
     if "numpy" in figures:
         plain = make_session(model)
-        out["numpy"] = models.median_us(lambda: plain.run(None, feeds), seconds, warm=20)
-    return out
+        of_arrays = lambda: plain.run(None, feeds)
+        for _ in range(20):
+            of_arrays()
+    return out, turns(lambda: session.run_with_iobinding(binding, told), of_arrays, seconds)
 
 
 def of_encore(name, model, feeds, seconds, figures):
@@ -110,12 +129,21 @@ def tensors_of(outputs):
     return [outputs] if hasattr(outputs, "numpy") else list(outputs.values() if hasattr(outputs, "values") else outputs)
 
 
+def torch_module(name):
+    """A module on the CPU and its inputs; None where torch has none of the model."""
+    if not name.endswith(".onnx"):
+        return models.torch_module(*named(name))
+    import exports
+
+    return exports.module(Path(name).stem) if Path(name).stem in exports.MODELS else None
+
+
 def of_torch(name, seconds, figures, compiled):
     import torch
 
-    built = None if name.endswith(".onnx") else models.torch_module(*named(name))
+    built = torch_module(name)
     if built is None:
-        return {}
+        return {}, {}
     module, inputs = built
     torch.cuda.synchronize()
     now = Clock()
@@ -125,15 +153,17 @@ def of_torch(name, seconds, figures, compiled):
         arrays = [x.numpy() for x in inputs]
 
         def of_arrays():
-            outputs = call(*(torch.from_numpy(x).cuda() for x in arrays))
-            return [y.cpu().numpy() for y in tensors_of(outputs)]
+            with torch.inference_mode():
+                outputs = call(*(torch.from_numpy(x).cuda() for x in arrays))
+                return [y.cpu().numpy() for y in tensors_of(outputs)]
 
         of_arrays()
         out, bound = {"result": now()}, [x.cuda() for x in inputs]
         if compiled:
 
             def replay():
-                call(*bound)
+                with torch.inference_mode():
+                    call(*bound)
                 torch.cuda.synchronize()
 
             for _ in range(3):  # until it has recorded
@@ -142,10 +172,7 @@ def of_torch(name, seconds, figures, compiled):
             replay = models.torch_replay(lambda: call(*bound))
             replay()
         out["capture"] = now()
-        out["replay"] = models.median_us(replay, seconds, warm=50)
-        if "numpy" in figures:
-            out["numpy"] = models.median_us(of_arrays, seconds, warm=50)
-    return out
+        return out, turns(replay, of_arrays if "numpy" in figures else None, seconds, warm=50)
 
 
 PEERS = {
@@ -157,27 +184,60 @@ PEERS = {
 
 
 def measure(peer, name, model, feeds_file, seconds, figures):
-    """In a process of its own: the figures as JSON."""
+    """In a process of its own: says that it is ready, and then at each line of the input the figures as JSON."""
     import numpy as np
     import onnxruntime as ort
 
     ort.set_default_logger_severity(3)
-    feeds = dict(np.load(feeds_file))
-    print("figures: " + json.dumps(PEERS[peer](name, model, feeds, seconds, figures)))
+    out, measured = PEERS[peer](name, model, dict(np.load(feeds_file)), seconds, figures)
+    settle()
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        out |= {figure: measured[figure]() for figure in figures if figure in measured}
+        print("figures: " + json.dumps(out), flush=True)
 
 
-def asked(peer, name, model, feeds_file, args):
-    environment = dict(os.environ)
-    if peer == "onnxruntime-gpu":
-        environment["PYTHONPATH"] = os.pathsep.join([args.onnxruntime_gpu, environment.get("PYTHONPATH", "")])
-        environment["LD_LIBRARY_PATH"] = os.pathsep.join([*nvidia_libraries(), environment.get("LD_LIBRARY_PATH", "")])
-    work = ["--measure", peer, name, str(model), str(feeds_file), str(args.seconds), args.figures]
-    done = subprocess.run([sys.executable, __file__, *work], env=environment, capture_output=True, text=True)
-    figures = [line for line in done.stdout.splitlines() if line.startswith("figures: ")]
-    if done.returncode or not figures:
-        print(f"{peer} failed with {name}:\n{done.stdout}{done.stderr}", file=sys.stderr)
-        return {}
-    return json.loads(figures[0].removeprefix("figures: "))
+class Process:
+    """One peer's, with one model."""
+
+    def __init__(self, peer, name, model, feeds_file, args):
+        self.peer, self.name = peer, name
+        environment = dict(os.environ)
+        if peer == "onnxruntime-gpu":
+            environment["PYTHONPATH"] = os.pathsep.join([args.onnxruntime_gpu, environment.get("PYTHONPATH", "")])
+            environment["LD_LIBRARY_PATH"] = os.pathsep.join(
+                [*nvidia_libraries(), environment.get("LD_LIBRARY_PATH", "")]
+            )
+        work = ["--measure", peer, name, str(model), str(feeds_file), str(args.seconds), args.figures]
+        self.errors = tempfile.TemporaryFile("w+")
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self.errors, "text": True}
+        self.process = subprocess.Popen([sys.executable, __file__, *work], env=environment, **pipes)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.communicate()
+        self.errors.close()
+
+    def line(self, beginning):
+        """What follows in the next line that begins so; None if the process has failed."""
+        for line in self.process.stdout:
+            if line.startswith(beginning):
+                return line.removeprefix(beginning)
+        self.errors.seek(0)
+        print(f"{self.peer} failed with {self.name}:\n{self.errors.read()}", file=sys.stderr)
+        return None
+
+    def is_ready(self):
+        return self.line("ready") is not None
+
+    def figures(self):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        line = self.line("figures: ")
+        return json.loads(line) if line else {}
 
 
 def nvidia_libraries():
@@ -192,36 +252,64 @@ def named(name):
 
 
 def feeds_of(file):
-    import kernel_times
     import onnxruntime as ort
 
     return kernel_times.feeds_of(ort.InferenceSession(file, providers=["CPUExecutionProvider"]))
 
 
-def rows(args, folder):
+def prepared(args, folder):
+    """Each model's name, its file or what else a process takes, and the file of its feeds."""
     import numpy as np
 
     import automatic
 
-    for name in args.models.split(","):
+    for number, name in enumerate(args.models.split(",")):
         model, feeds = (name, feeds_of(name)) if name.endswith(".onnx") else automatic.make(*named(name))
         if isinstance(model, bytes):
             file = folder / f"{name}.onnx"
             file.write_bytes(model)
             model = file
-        np.savez(folder / "feeds.npz", **feeds)
-        rounds = {peer: [] for peer in args.peers.split(",")}
+        feeds_file = folder / f"{number}.npz"
+        np.savez(feeds_file, **feeds)
+        yield name, model, feeds_file
+
+
+def in_fresh_processes(args, folder):
+    """Each round's figures by model and peer, but the first one's."""
+    for work in prepared(args, folder):
+        taken = {peer: [] for peer in args.peers.split(",")}
         for number in range(1 + args.rounds):
-            for peer, taken in rounds.items():
+            for peer, all_figures in taken.items():
                 if peer == "compile" and number != min(1, args.rounds):  # half a minute, and replays hardly differ
                     continue
-                figures = asked(peer, name, model, folder / "feeds.npz", args)
+                with Process(peer, *work, args) as process:
+                    figures = process.is_ready() and process.figures()
                 if figures and (number > 0 or args.rounds == 0):
-                    taken.append(figures)
-        for peer, taken in rounds.items():
-            if taken:
-                figures = {f: statistics.median(one[f] for one in taken) for f in args.figures.split(",")}
-                yield {"model": Path(name).stem, "peer": peer} | figures
+                    all_figures.append(figures)
+        yield from ((work[0], peer, all_figures) for peer, all_figures in taken.items())
+
+
+def by_turns(args, folder):
+    """Likewise, of processes that stay."""
+    wanted = [(peer, *work) for work in prepared(args, folder) for peer in args.peers.split(",")]
+    for first in range(0, len(wanted), args.at_once):
+        with ExitStack() as stack:
+            started = [stack.enter_context(Process(*one, args)) for one in wanted[first : first + args.at_once]]
+            taken = {process: [] for process in started if process.is_ready()}
+            for _ in range(max(args.rounds, 1)):
+                for process, all_figures in taken.items():
+                    figures = process.figures()
+                    if figures:
+                        all_figures.append(figures)
+        yield from ((process.name, process.peer, all_figures) for process, all_figures in taken.items())
+
+
+def rows(args, folder):
+    wanted = args.figures.split(",")
+    for name, peer, taken in (by_turns if args.at_once else in_fresh_processes)(args, folder):
+        if all(figure in one for one in taken for figure in wanted) and taken:
+            medians = {figure: statistics.median(one[figure] for one in taken) for figure in wanted}
+            yield {"model": Path(name).stem, "peer": peer} | medians
 
 
 def main():
@@ -233,10 +321,14 @@ def main():
     parser.add_argument("--peers", default=",".join(PEERS))
     parser.add_argument("--models", default=",".join([*models.DEFAULT, "small_20"]))
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--at-once", type=int, default=0, metavar="PROCESSES")
     parser.add_argument("--figures", default=",".join(FIGURES))
     parser.add_argument("--seconds", type=float, default=0.5)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    fresh = OF_FRESH_PROCESSES & set(args.figures.split(","))
+    if args.at_once and fresh:
+        parser.error(f"--at-once disturbs {', '.join(sorted(fresh))}: leave them out of --figures")
     with tempfile.TemporaryDirectory() as folder:
         models.print_table(["model", "peer", *args.figures.split(",")], rows(args, Path(folder)), args.json)
 
