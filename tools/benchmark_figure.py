@@ -10,7 +10,7 @@ FIGURE = env.ROOT / "docs" / "benchmarks.svg"
 MODELS = ("resnet50_f16", "mobilenet_v3_f16", "vit_b16_f16", "bert_base_f16")
 # With their columns, whose heads these are.
 PROGRAMS = {
-    "Encore": ("replay: Encore", bars.OURS),
+    "Encore": ("Encore", bars.OURS),
     "onnxruntime-gpu 1.31.1": ("onnxruntime-gpu", bars.OTHERS),
     "torch 2.11, graph": ("torch", "#c9b27c"),
     "torch.compile": ("torch.compile", "#7d6b99"),
@@ -18,7 +18,7 @@ PROGRAMS = {
 
 
 def drawn():
-    columns = {program: (_column(9, head), colour) for program, (head, colour) in PROGRAMS.items()}
+    columns = {program: (_column(6, head), colour) for program, (head, colour) in PROGRAMS.items()}
     groups = {
         model: [
             bars.Bar(program, f"{column[model]:g}", column[model], colour=colour)
