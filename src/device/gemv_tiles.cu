@@ -3,7 +3,7 @@
 // other. Which of them meet in an instruction's tile is free as long as both factors agree: neighbouring rows in one
 // lane are one word's halves, and two columns make rows g and g + 8 of a tile.
 #include "device/gemv_product.h"
-#include "device/tile_parts.h"
+#include "device/mma_fragments.h"
 #include "device/transform.h"
 #include "device/unaligned_pack.h"
 
@@ -31,7 +31,7 @@ struct GemvTiles {
     Step at[kSteps];
   };
   struct Sums {
-    SumTile at[kPairs];
+    FragmentC at[kPairs];
   };
 
   GemvProduct<T> p;
@@ -51,13 +51,13 @@ struct GemvTiles {
         UNROLL for (int i = 0; i < kSteps; ++i) {
           UNROLL for (int pair = 0; pair < kPairs; ++pair) {
             UNROLL for (int half = 0; half < 2; ++half) {
-              warp.template multiply<T>([&](int lane) -> SumTile& { return sums[lane].at[pair]; },
-                                        [&](int lane) {
-                                          const Columns* const rows = steps[lane].at[i].b + 4 * half;
-                                          return left_of(rows[0].at[pair], rows[1].at[pair], rows[2].at[pair],
-                                                         rows[3].at[pair]);
-                                        },
-                                        [&](int lane) { return right_of(steps[lane].at[i].a, half); });
+              warp.template mma<T>([&](int lane) -> FragmentC& { return sums[lane].at[pair]; },
+                                   [&](int lane) {
+                                     const Columns* const rows = steps[lane].at[i].b + 4 * half;
+                                     return fragment_a(rows[0].at[pair], rows[1].at[pair], rows[2].at[pair],
+                                                       rows[3].at[pair]);
+                                   },
+                                   [&](int lane) { return fragment_b(steps[lane].at[i].a, half); });
             }
           }
         }
@@ -65,7 +65,7 @@ struct GemvTiles {
       warp.lanes([&](int lane) {
         UNROLL for (int pair = 0; pair < kPairs; ++pair) {
           UNROLL for (int i = 0; i < 4; ++i)
-              s.sums[warp.index()][sum_column(lane, i)][place(lane / 4, 2 * pair + i / 2)] = sums[lane].at[pair].at[i];
+              s.sums[warp.index()][c_column(lane, i)][place(lane / 4, 2 * pair + i / 2)] = sums[lane].at[pair].at[i];
         }
       });
     });

@@ -22,8 +22,7 @@
 //   warp.transpose(pair)                      of a matrix of 8 x 8 values in 16 bits: pair(lane), a reference, holds
 //   row
 //                                             lane / 4, columns lane % 4 * 2 and the next, the first in the low bits
-//   warp.multiply<T>(sums, left, right)       sums += left * right: 16 x 8, 16 x 16 and 16 x 8 values of T, Half or
-//                                             BFloat16, with sums in float
+//   warp.mma<T>(c, a, b)                      c += a * b, m16n8k16: of T, Half or BFloat16, with c in float
 #pragma once
 #include <cstdint>
 
@@ -32,15 +31,15 @@
 
 namespace encore::device {
 
-// What a lane holds of such tiles: with g = lane / 4 and two = lane % 4 * 2,
-struct LeftTile {
-  uint32_t
-      at[4];  // rows g, g + 8, g, g + 8; columns two and the next, in the second half of the tile from the third on
+// What a lane holds of mma's matrices: with g = lane / 4 and two = lane % 4 * 2,
+struct FragmentA {
+  // Rows g, g + 8, g, g + 8; columns two and the next, in the second half of the tile from the third word on.
+  uint32_t at[4];
 };
-struct RightTile {
+struct FragmentB {
   uint32_t at[2];  // column g; rows two and the next, 8 + two and the next
 };
-struct SumTile {
+struct FragmentC {
   float at[4];  // row g, columns two and the next; row g + 8, the same
 };
 

@@ -25,29 +25,29 @@ struct TileProducts {
   float* sums;            // [warp, 16, 8]
   DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
     for_each_warp(b, [&](const Warp& warp, Shared&) {
-      PerThread<SumTile, 32> tile;
+      PerThread<FragmentC, 32> tile;
       warp.lanes([&](int lane) { tile[lane] = {{1, 1, 1, 1}}; });
-      warp.template multiply<T>([&](int lane) -> SumTile& { return tile[lane]; },
-                                [&](int lane) {
-                                  LeftTile of;
-                                  const T* const from = left + warp.index() * 256;
-                                  const int g = lane / 4, two = lane % 4 * 2;
-                                  UNROLL for (int i = 0; i < 4; ++i) {
-                                    const int at = (g + i % 2 * 8) * 16 + i / 2 * 8 + two;
-                                    of.at[i] = as_pair<T>(float(from[at]), float(from[at + 1]));
-                                  }
-                                  return of;
-                                },
-                                [&](int lane) {
-                                  RightTile of;
-                                  const T* const from = right + warp.index() * 128;
-                                  const int g = lane / 4, two = lane % 4 * 2;
-                                  UNROLL for (int i = 0; i < 2; ++i) {
-                                    const int at = (i * 8 + two) * 8 + g;
-                                    of.at[i] = as_pair<T>(float(from[at]), float(from[at + 8]));
-                                  }
-                                  return of;
-                                });
+      warp.template mma<T>([&](int lane) -> FragmentC& { return tile[lane]; },
+                           [&](int lane) {
+                             FragmentA of;
+                             const T* const from = left + warp.index() * 256;
+                             const int g = lane / 4, two = lane % 4 * 2;
+                             UNROLL for (int i = 0; i < 4; ++i) {
+                               const int at = (g + i % 2 * 8) * 16 + i / 2 * 8 + two;
+                               of.at[i] = as_pair<T>(float(from[at]), float(from[at + 1]));
+                             }
+                             return of;
+                           },
+                           [&](int lane) {
+                             FragmentB of;
+                             const T* const from = right + warp.index() * 128;
+                             const int g = lane / 4, two = lane % 4 * 2;
+                             UNROLL for (int i = 0; i < 2; ++i) {
+                               const int at = (i * 8 + two) * 8 + g;
+                               of.at[i] = as_pair<T>(float(from[at]), float(from[at + 8]));
+                             }
+                             return of;
+                           });
       warp.lanes([&](int lane) {
         UNROLL for (int i = 0; i < 4; ++i)
             sums[warp.index() * 128 + (lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = tile[lane].at[i];

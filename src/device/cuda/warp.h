@@ -109,24 +109,24 @@ class Warp {
     uint32_t& pair = pair_of(lane());
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(pair));
   }
-  template <class T, class S, class L, class R>
-  __device__ __forceinline__ void multiply(S sums_of, L left_of, R right_of) const {
+  template <class T, class OfC, class OfA, class OfB>
+  __device__ __forceinline__ void mma(OfC c_of, OfA a_of, OfB b_of) const {
     const int lane = this->lane();
-    const LeftTile left = left_of(lane);
-    const RightTile right = right_of(lane);
-    SumTile& sums = sums_of(lane);
+    const FragmentA a = a_of(lane);
+    const FragmentB b = b_of(lane);
+    FragmentC& c = c_of(lane);
     if constexpr (std::is_same_v<T, Half>)
       asm volatile(
           "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
           "{%0, %1, %2, %3};"
-          : "+f"(sums.at[0]), "+f"(sums.at[1]), "+f"(sums.at[2]), "+f"(sums.at[3])
-          : "r"(left.at[0]), "r"(left.at[1]), "r"(left.at[2]), "r"(left.at[3]), "r"(right.at[0]), "r"(right.at[1]));
+          : "+f"(c.at[0]), "+f"(c.at[1]), "+f"(c.at[2]), "+f"(c.at[3])
+          : "r"(a.at[0]), "r"(a.at[1]), "r"(a.at[2]), "r"(a.at[3]), "r"(b.at[0]), "r"(b.at[1]));
     else
       asm volatile(
           "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
           "{%0, %1, %2, %3};"
-          : "+f"(sums.at[0]), "+f"(sums.at[1]), "+f"(sums.at[2]), "+f"(sums.at[3])
-          : "r"(left.at[0]), "r"(left.at[1]), "r"(left.at[2]), "r"(left.at[3]), "r"(right.at[0]), "r"(right.at[1]));
+          : "+f"(c.at[0]), "+f"(c.at[1]), "+f"(c.at[2]), "+f"(c.at[3])
+          : "r"(a.at[0]), "r"(a.at[1]), "r"(a.at[2]), "r"(a.at[3]), "r"(b.at[0]), "r"(b.at[1]));
   }
 
  private:

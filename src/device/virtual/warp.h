@@ -103,23 +103,23 @@ class Warp {
       pair_of(lane) = uint32_t(matrix[column][row]) | uint32_t(matrix[column + 1][row]) << 16;
     }
   }
-  template <class T, class S, class L, class R>
-  void multiply(S sums_of, L left_of, R right_of) const {
-    float left[16][16], right[16][8];
+  template <class T, class OfC, class OfA, class OfB>
+  void mma(OfC c_of, OfA a_of, OfB b_of) const {
+    float a[16][16], b[16][8];
     for (int lane = 0; lane < 32; ++lane) {
       const int g = lane / 4, two = lane % 4 * 2;
-      const LeftTile a = left_of(lane);
-      const RightTile b = right_of(lane);
+      const FragmentA of_a = a_of(lane);
+      const FragmentB of_b = b_of(lane);
       for (int i = 0; i < 2; ++i) {
-        for (int n = 0; n < 4; ++n) left[g + n % 2 * 8][n / 2 * 8 + two + i] = value_of<T>(a.at[n], i);
-        for (int n = 0; n < 2; ++n) right[n * 8 + two + i][g] = value_of<T>(b.at[n], i);
+        for (int n = 0; n < 4; ++n) a[g + n % 2 * 8][n / 2 * 8 + two + i] = value_of<T>(of_a.at[n], i);
+        for (int n = 0; n < 2; ++n) b[n * 8 + two + i][g] = value_of<T>(of_b.at[n], i);
       }
     }
     for (int lane = 0; lane < 32; ++lane) {
-      SumTile& sums = sums_of(lane);
+      FragmentC& c = c_of(lane);
       for (int n = 0; n < 4; ++n) {
         const int row = lane / 4 + n / 2 * 8, column = lane % 4 * 2 + n % 2;
-        for (int k = 0; k < 16; ++k) sums.at[n] += left[row][k] * right[k][column];
+        for (int k = 0; k < 16; ++k) c.at[n] += a[row][k] * b[k][column];
       }
     }
   }

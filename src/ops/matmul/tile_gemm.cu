@@ -12,8 +12,8 @@
 #include "device/cluster.h"
 #include "device/copy_async.h"
 #include "device/error.h"
+#include "device/mma_fragments.h"
 #include "device/prefetch.h"
-#include "device/tile_parts.h"
 #include "device/unaligned_pack.h"
 #include "ops/dispatch.h"
 
@@ -23,11 +23,11 @@ namespace {
 using device::BFloat16;
 using device::Block;
 using device::Cluster;
+using device::FragmentC;
 using device::Granule;
 using device::Half;
 using device::Pack;
 using device::PerThread;
-using device::SumTile;
 using device::Warp;
 
 constexpr int kStep = 64, kChunks = kStep / 8;  // along the depth: values, and granules of them
@@ -81,7 +81,7 @@ struct TileGemm {
     alignas(16) float sums[kRows][kPitch];
   };
   struct Sums {
-    SumTile at[2][kRowTiles];
+    FragmentC at[2][kRowTiles];
   };
   struct Place {
     int row, column, first, end;  // of the tile; of the part along the depth
@@ -144,7 +144,7 @@ struct TileGemm {
       const int row0 = warp / kColumnWarps * kRowTiles * 8 + lane % 4 * 2;
       UNROLL for (int j = 0; j < kRowTiles; ++j) {
         UNROLL for (int i = 0; i < 2; ++i) {
-          const SumTile &left = sums[t].at[0][j], &right = sums[t].at[1][j];
+          const FragmentC &left = sums[t].at[0][j], &right = sums[t].at[1][j];
           *reinterpret_cast<Pack<float, kQuad>*>(to + (row0 + j * 8 + i) * kPitch) = {left.at[i], left.at[i + 2],
                                                                                       right.at[i], right.at[i + 2]};
         }
@@ -240,12 +240,12 @@ struct TileGemm {
   struct Right {
     Granule at[kRowTiles];
   };
-  DEVICE_FN static device::LeftTile left_of(const Left& left, int pair, int half) {
+  DEVICE_FN static device::FragmentA fragment_a(const Left& left, int pair, int half) {
     if constexpr (kTransposed) {
-      return device::left_of(left.at[2 * pair], left.at[2 * pair + 1], half);
+      return device::fragment_a(left.at[2 * pair], left.at[2 * pair + 1], half);
     } else {
       const Granule &low = left.at[2 * half], &high = left.at[2 * half + 1];
-      return device::left_of(low.at[pair], low.at[2 + pair], high.at[pair], high.at[2 + pair]);
+      return device::fragment_a(low.at[pair], low.at[2 + pair], high.at[pair], high.at[2 + pair]);
     }
   }
   DEVICE_FN static void multiply(const Warp& warp, const Granule* stage, PerThread<Sums, kThreads>& sums) {
@@ -271,9 +271,9 @@ struct TileGemm {
       UNROLL for (int half = 0; half < 2; ++half) {
         UNROLL for (int pair = 0; pair < 2; ++pair) {
           UNROLL for (int j = 0; j < kRowTiles; ++j)
-              warp.template multiply<T>([&](int lane) -> SumTile& { return sums[thread + lane].at[pair][j]; },
-                                        [&](int lane) { return left_of(left[lane], pair, half); },
-                                        [&](int lane) { return device::right_of(right[lane].at[j], half); });
+              warp.template mma<T>([&](int lane) -> FragmentC& { return sums[thread + lane].at[pair][j]; },
+                                   [&](int lane) { return fragment_a(left[lane], pair, half); },
+                                   [&](int lane) { return device::fragment_b(right[lane].at[j], half); });
         }
       }
     }

@@ -11,7 +11,7 @@ bool is_whole(const void* address, int64_t row_bytes) {
   return row_bytes % 16 == 0 && reinterpret_cast<uintptr_t>(address) % 16 == 0;
 }
 
-// Whether all that tile products read is 16 bytes long, and lies so, and such weights share a scale.
+// Whether all that mma reads is 16 bytes long, and lies so, and such weights share a scale.
 bool suits_tiles(const Layer& l) {
   const auto suits = [&](const Matrix& m) {
     return is_whole(m.values, m.bits ? l.depth * m.bits / 8 : 2 * l.depth) &&

@@ -1,5 +1,5 @@
 // GEMV with experts' weights: they are read once and straight into the registers of the lanes that need them, for up to
-// eight rows, which cost tile products nothing more than one.
+// eight rows, which cost mma nothing more than one.
 //
 // A block has sixteen rows of weights. Its warps take turns along the depth and are added up at the end. A lane reads
 // 16 bytes of weight rows g and g + 8, g = lane / 4, and the same part of row g of x; where along the depth is free, as
@@ -50,10 +50,10 @@ struct ExpertsGemv {
     const bool paired = view.paired();
     const int first = group * (paired ? kSlots / 2 : kSlots);
     device::for_each_warp(b, [&](const Warp& warp, Shared& s) {
-      PerThread<SumTile, 32> sums;
+      PerThread<FragmentC, 32> sums;
       PerThread<Own, 32> own;
       warp.lanes([&](int lane) {
-        sums[lane] = SumTile{};
+        sums[lane] = FragmentC{};
         const int g = lane / 4;
         own[lane] = {view.weights_of(rows.expert, first + g, false),
                      view.weights_of(rows.expert, first + (paired ? g : g + 8), paired),
@@ -74,16 +74,16 @@ struct ExpertsGemv {
                                 View::Matrix::matched(steps[lane].at[i].x[j])};
             });
             UNROLL for (int half = 0; half < 2; ++half) {
-              warp.template multiply<T>(
-                  [&](int lane) -> SumTile& { return sums[lane]; },
-                  [&](int lane) { return device::left_of(operands[lane].low, operands[lane].high, half); },
-                  [&](int lane) { return device::right_of(operands[lane].x, half); });
+              warp.template mma<T>(
+                  [&](int lane) -> FragmentC& { return sums[lane]; },
+                  [&](int lane) { return device::fragment_a(operands[lane].low, operands[lane].high, half); },
+                  [&](int lane) { return device::fragment_b(operands[lane].x, half); });
             }
           }
         }
       }
       warp.lanes([&](int lane) {
-        UNROLL for (int i = 0; i < 4; ++i) s.sums[warp.index()][device::sum_row(lane, i)][device::sum_column(lane, i)] =
+        UNROLL for (int i = 0; i < 4; ++i) s.sums[warp.index()][device::c_row(lane, i)][device::c_column(lane, i)] =
             sums[lane].at[i];
       });
     });

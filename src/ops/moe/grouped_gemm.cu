@@ -42,7 +42,7 @@ struct ExpertsGroupedGemm {
     Row weights[kLoads];
   };
   struct Sums {
-    SumTile at[kTiles][kTiles];
+    FragmentC at[kTiles][kTiles];
   };
 
   View view;
@@ -85,8 +85,8 @@ struct ExpertsGroupedGemm {
       UNROLL for (int i = 0; i < kTiles; ++i) {
         UNROLL for (int j = 0; j < kTiles; ++j) {
           UNROLL for (int n = 0; n < 4; ++n) {
-            const int slot = (warp % 2 * kTiles + i) * 16 + device::sum_row(lane, n);
-            const int row = (warp / 2 * kTiles + j) * 8 + device::sum_column(lane, n);
+            const int slot = (warp % 2 * kTiles + i) * 16 + device::c_row(lane, n);
+            const int row = (warp / 2 * kTiles + j) * 8 + device::c_column(lane, n);
             s.sums[row][slot] = sums[t].at[i][j].at[n];
           }
         }
@@ -143,12 +143,12 @@ struct ExpertsGroupedGemm {
       });
       UNROLL for (int half = 0; half < 2; ++half) {
         UNROLL for (int j = 0; j < kTiles; ++j) {
-          warp.template multiply<T>([&](int lane) -> SumTile& { return sums[thread + lane].at[i][j]; },
-                                    [&](int lane) {
-                                      const Left& of = left[lane];
-                                      return device::left_of(of.low, of.high, half);
-                                    },
-                                    [&](int lane) { return device::right_of(right[lane].at[j], half); });
+          warp.template mma<T>([&](int lane) -> FragmentC& { return sums[thread + lane].at[i][j]; },
+                               [&](int lane) {
+                                 const Left& of = left[lane];
+                                 return device::fragment_a(of.low, of.high, half);
+                               },
+                               [&](int lane) { return device::fragment_b(right[lane].at[j], half); });
         }
       }
     }

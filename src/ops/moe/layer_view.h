@@ -4,7 +4,7 @@
 
 #include "device/divide.h"
 #include "device/launch.h"
-#include "device/tile_parts.h"
+#include "device/mma_fragments.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/gelu.h"
 #include "ops/moe/experts.h"
@@ -12,9 +12,9 @@
 namespace encore::ops {
 
 using device::Block;
+using device::FragmentC;
 using device::Pack;
 using device::PerThread;
-using device::SumTile;
 using device::Warp;
 
 // A tile's rows, which one expert has.

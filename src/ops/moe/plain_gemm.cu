@@ -1,4 +1,4 @@
-// Products of rows of floats, and of what does not lie as tile products want it, by plain tiles: 32 rows meet 64 of
+// Products of rows of floats, and of what does not lie as mma wants it, by plain tiles: 32 rows meet 64 of
 // weights, both in shared memory, where a column is what neighbours of a thread need. A thread has four of each; where
 // results have two factors, rows of weights take turns.
 #include "ops/moe/layer_view.h"

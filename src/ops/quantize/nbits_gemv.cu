@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "device/tile_parts.h"
+#include "device/mma_fragments.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/silu_gate.h"
 #include "ops/quantize/gemv_rows.h"
@@ -17,11 +17,11 @@ namespace encore::ops {
 namespace {
 
 using device::Block;
+using device::FragmentA;
+using device::FragmentC;
 using device::Granule;
-using device::LeftTile;
 using device::Pack;
 using device::PerThread;
-using device::SumTile;
 using device::Warp;
 
 constexpr int kRows = 8, kMostRows = 16, kMostWarps = 16;
@@ -32,7 +32,7 @@ template <class T, int kBits, int kMost, bool kZeros, class Rows>
 struct NBitsGemv {
   using Form = Weave<kBits>;
   static constexpr int kMaxThreads = 32 * kMostWarps, kTiles = (kMost + kRows - 1) / kRows;
-  static constexpr int kNext = kMost == 1 ? 2 : 1;  // value of a SumTile: one row has those of even columns alone
+  static constexpr int kNext = kMost == 1 ? 2 : 1;  // value of a FragmentC: one row has those of even columns alone
   static constexpr bool kBeginsEarly = true;        // with the weights, which are woven of constants
   // Units that a lane has under way, as many as registers have room for.
   static constexpr int kHeld = 4 - (kTiles == 2) - (kBits == 2 ? 1 + kZeros : 0);
@@ -53,10 +53,10 @@ struct NBitsGemv {
   struct Turns {
     Numbers<T, kBits> numbers[kTurns][2];
     uint32_t right[kTurns][kTiles][kTaken];
-    SumTile sums[kTurns][kTiles];
+    FragmentC sums[kTurns][kTiles];
   };
   struct Sums {
-    SumTile at[kTiles];
+    FragmentC at[kTiles];
   };
 
   Rows rows;
@@ -210,7 +210,7 @@ struct NBitsGemv {
             const Granule four = *reinterpret_cast<const Granule*>(from + n * Form::kGroup + 2 * i);
             UNROLL for (int j = 0; j < 4; ++j) turns[lane].right[n][tile][i + j] = four.at[j];
           }
-          turns[lane].sums[n][tile] = SumTile{};
+          turns[lane].sums[n][tile] = FragmentC{};
         }
       }
       UNROLL for (int n = 0; n < kTurns; ++n) {
@@ -240,22 +240,21 @@ struct NBitsGemv {
   template <int kI, class Used>
   DEVICE_FN void multiply(const Warp& warp, PerThread<Turns, 32>& turns, Used used, int v) const {
     UNROLL for (int n = 0; n < kTurns; ++n) {
-      PerThread<LeftTile, 32> left;
+      PerThread<FragmentA, 32> left;
       UNROLL for (int tile = 0; tile < kTiles; ++tile)
-          warp.template multiply<T>([&](int lane) -> SumTile& { return turns[lane].sums[n][tile]; },
-                                    [&](int lane) {
-                                      if (tile == 0)
-                                        left[lane] = left_of<kI>(turns[lane].numbers[n], used(lane), v + n);
-                                      return left[lane];
-                                    },
-                                    [&](int lane) {
-                                      const auto& right = turns[lane].right[n][tile];
-                                      return device::RightTile{{right[kI], right[kI + 1]}};
-                                    });
+          warp.template mma<T>([&](int lane) -> FragmentC& { return turns[lane].sums[n][tile]; },
+                               [&](int lane) {
+                                 if (tile == 0) left[lane] = fragment_a<kI>(turns[lane].numbers[n], used(lane), v + n);
+                                 return left[lane];
+                               },
+                               [&](int lane) {
+                                 const auto& right = turns[lane].right[n][tile];
+                                 return device::FragmentB{{right[kI], right[kI + 1]}};
+                               });
     }
   }
   template <int kI>
-  DEVICE_FN static LeftTile left_of(const Numbers<T, kBits> (&by)[2], const Unit& unit, int v) {
+  DEVICE_FN static FragmentA fragment_a(const Numbers<T, kBits> (&by)[2], const Unit& unit, int v) {
     constexpr int kPair = kI % Form::kPairs;
     const int word = v * Form::kWords + kI / Form::kPairs;
     const uint32_t low = unit.codes[0].at[word], high = unit.codes[1].at[word];
@@ -266,8 +265,8 @@ struct NBitsGemv {
   DEVICE_FN void show(float* to, const Sums& sums, int lane) const {
     UNROLL for (int tile = 0; tile < kTiles; ++tile) {
       UNROLL for (int i = 0; i < 4; i += kNext) {
-        const int row = tile * kRows + device::sum_column(lane, i);
-        if (row < count) to[row * kPitch + device::sum_row(lane, i)] = sums.at[tile].at[i];
+        const int row = tile * kRows + device::c_column(lane, i);
+        if (row < count) to[row * kPitch + device::c_row(lane, i)] = sums.at[tile].at[i];
       }
     }
   }

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "device/divide.h"
+#include "device/mma_fragments.h"
 #include "device/pair.h"
-#include "device/tile_parts.h"
 #include "device/unaligned_pack.h"
 #include "ops/dispatch.h"
 #include "ops/quantize/weave.h"
@@ -16,10 +16,10 @@ namespace encore::ops {
 namespace {
 
 using device::Block;
+using device::FragmentC;
 using device::Granule;
 using device::Pack;
 using device::PerThread;
-using device::SumTile;
 
 constexpr int kRows = 8, kMostRows = 64;
 
@@ -46,7 +46,7 @@ struct NBitsTiles {
     const T* at[kTiles];
   };
   struct Sums {
-    SumTile at[kTiles];
+    FragmentC at[kTiles];
   };
   struct Lefts {
     uint32_t at[2][kTaken];
@@ -90,15 +90,15 @@ struct NBitsTiles {
               numbers(lefts[lane], held[lane].at[h], v);
             });
             UNROLL for (int i = 0; i < kTaken; i += 2) {
-              UNROLL for (int n = 0; n < kTiles; ++n) warp.template multiply<T>(
-                  [&](int lane) -> SumTile& { return group_sums[lane].at[n]; },
+              UNROLL for (int n = 0; n < kTiles; ++n) warp.template mma<T>(
+                  [&](int lane) -> FragmentC& { return group_sums[lane].at[n]; },
                   [&](int lane) {
                     const auto& left = lefts[lane].at;
-                    return device::LeftTile{{left[0][i], left[1][i], left[0][i + 1], left[1][i + 1]}};
+                    return device::FragmentA{{left[0][i], left[1][i], left[0][i + 1], left[1][i + 1]}};
                   },
                   [&](int lane) {
                     const auto& right = rights[lane].at[n];
-                    return device::RightTile{{right[i], right[i + 1]}};
+                    return device::FragmentB{{right[i], right[i + 1]}};
                   });
             }
             if (!shared || v == kGroups - 1) {
@@ -114,7 +114,7 @@ struct NBitsTiles {
       warp.lanes([&](int lane) {
         UNROLL for (int n = 0; n < kTiles; ++n) {
           UNROLL for (int i = 0; i < 4; ++i)
-              s.sums[warp.index()][n * kRows + device::sum_column(lane, i)][device::sum_row(lane, i)] =
+              s.sums[warp.index()][n * kRows + device::c_column(lane, i)][device::c_row(lane, i)] =
               sums[lane].at[n].at[i];
         }
       });
@@ -187,7 +187,7 @@ struct NBitsTiles {
     const float low = float(std::bit_cast<T>(uint16_t(scales))), high = float(std::bit_cast<T>(uint16_t(scales >> 16)));
     UNROLL for (int n = 0; n < kTiles; ++n) {
       UNROLL for (int i = 0; i < 4; ++i) to.at[n].at[i] += (i < 2 ? low : high) * from.at[n].at[i];
-      from.at[n] = SumTile{};
+      from.at[n] = FragmentC{};
     }
   }
 };

@@ -21,11 +21,11 @@ struct AttendBeams {
   using Packed = Pack<T, kPack>;
   struct Shared {
     float q[kMostBeamSize];
-    float power[kThreads];
+    float prob[kThreads];
     int source[kThreads];  // the batch that a key is of
-    float sums[kThreads * kPack];
+    float acc[kThreads * kPack];
   };
-  struct Sums {
+  struct Accumulator {
     float at[kPack];
   };
 
@@ -50,36 +50,36 @@ struct AttendBeams {
     const int first = share * own, end = keys - first > own ? first + own : keys;
     const int lanes = size / kPack, groups = kThreads / lanes;
 
-    PerThread<Sums, kThreads> sums;
+    PerThread<Accumulator, kThreads> acc;
     PerThread<float, kThreads> score;
     b.threads([&](int t, Shared& s) {
       for (int i = t; i < size; i += kThreads) {
         const float value = float(q.at(batch, head, 0)[i]);
         s.q[i] = q_bias ? float(T(value + float(q_bias[head * size + i]))) : value;
       }
-      UNROLL for (int j = 0; j < kPack; ++j) sums[t].at[j] = 0;
+      UNROLL for (int j = 0; j < kPack; ++j) acc[t].at[j] = 0;
     });
-    float top = kUnseen<float>, total = 0;
+    float row_max = kMaskedScore<float>, row_sum = 0;
     for (int key = first; key < end; key += kThreads) {
       b.threads([&](int t, Shared& s) {
-        score[t] = kUnseen<float>;
+        score[t] = kMaskedScore<float>;
         if (key + t >= end) return;
         const int source = source_of(batch, key + t);
         s.source[t] = source;
         score[t] = score_of(s, batch, source, head, key + t);
       });
-      const float tile_top = b.reduce(
-          kUnseen<float>, [&](int t) { return score[t]; }, [](float a, float c) { return larger_score(a, c); });
-      const float now = larger_score(top, tile_top), base = base_of(now), shrink = exponential(top - base);
-      top = now;
-      total *= shrink;
-      total += b.reduce(
+      const float tile_max = b.reduce(
+          kMaskedScore<float>, [&](int t) { return score[t]; }, [](float a, float c) { return max_score(a, c); });
+      const float now = max_score(row_max, tile_max), base = finite_max(now), correction = exponential(row_max - base);
+      row_max = now;
+      row_sum *= correction;
+      row_sum += b.reduce(
           0.f, [&](int t) { return exponential(score[t] - base); }, [](float a, float c) { return a + c; });
-      b.threads([&](int t, Shared& s) { s.power[t] = exponential(score[t] - base); });
+      b.threads([&](int t, Shared& s) { s.prob[t] = exponential(score[t] - base); });
       b.threads([&](int t, Shared&) {
         const int lane = t % lanes, group = t / lanes;
         if (group >= groups) return;
-        UNROLL for (int j = 0; j < kPack; ++j) sums[t].at[j] *= shrink;
+        UNROLL for (int j = 0; j < kPack; ++j) acc[t].at[j] *= correction;
         const int count = end - key < kThreads ? end - key : kThreads;
         for (int n = group; n < count; n += groups * kAtOnce) {
           Packed values[kAtOnce];
@@ -90,29 +90,29 @@ struct AttendBeams {
           UNROLL for (int i = 0; i < kAtOnce; ++i) {
             const int one = n + i * groups;
             if (one >= count) break;
-            const float power = s.power[one];
-            UNROLL for (int j = 0; j < kPack; ++j) sums[t].at[j] += power * float(values[i].at[j]);
+            const float prob = s.prob[one];
+            UNROLL for (int j = 0; j < kPack; ++j) acc[t].at[j] += prob * float(values[i].at[j]);
           }
         }
       });
     }
     b.threads([&](int t, Shared& s) {
       if (t / lanes >= groups) return;
-      UNROLL for (int j = 0; j < kPack; ++j) s.sums[t * kPack + j] = sums[t].at[j];
+      UNROLL for (int j = 0; j < kPack; ++j) s.acc[t * kPack + j] = acc[t].at[j];
     });
     b.threads([&](int t, Shared&) {
       const int64_t row = (int64_t(batch) * heads + head) * shares + share;
       for (int column = t; column < size; column += kThreads) {
         float sum = 0;
-        for (int g = 0; g < groups; ++g) sum += s.sums[g * size + column];
+        for (int g = 0; g < groups; ++g) sum += s.acc[g * size + column];
         if (shares == 1)
-          y.at(batch, head, 0)[column] = T(normalised(sum, total));
+          y.at(batch, head, 0)[column] = T(normalised(sum, row_sum));
         else
-          partial.sums[row * size + column] = sum;
+          partial.acc[row * size + column] = sum;
       }
       if (shares > 1 && t == 0) {
-        partial.top[row] = top;
-        partial.total[row] = total;
+        partial.row_max[row] = row_max;
+        partial.row_sum[row] = row_sum;
       }
     });
   }

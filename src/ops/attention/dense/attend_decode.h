@@ -22,8 +22,8 @@ struct AttendDecode {
   static constexpr int kPack = device::pack_size<T>(), kPacks = kHold / kPack;
   static constexpr int kKeys = kRows == 1 ? 4 : 2;  // that a group takes at once, as registers allow
   struct Part {
-    float sums[kRows][kWidth];
-    float top[kRows], total[kRows];
+    float acc[kRows][kWidth];
+    float row_max[kRows], row_sum[kRows];
   };
   struct Shared {
     Part part[kGroups];
@@ -50,7 +50,7 @@ struct AttendDecode {
     Pack<T, kPack> at[kKeys][kPacks];
   };
   struct State {
-    float top[kRows], total[kRows];
+    float row_max[kRows], row_sum[kRows];
   };
 
   VisibleKeysView<T> visible;
@@ -100,13 +100,13 @@ struct AttendDecode {
     slots.share = first;
     look.fetch(b, own_rows, slots, end);
 
-    PerThread<Held, kThreads> held, sums;
+    PerThread<Held, kThreads> held, acc;
     PerThread<State, kThreads> state;
     b.threads([&](int t, Shared&) {
       UNROLL for (int r = 0; r < kRows; ++r) {
-        state[t].top[r] = kUnseen<float>;
-        state[t].total[r] = 0;
-        UNROLL for (int i = 0; i < kHold; ++i) held[t].at[r][i] = sums[t].at[r][i] = 0;
+        state[t].row_max[r] = kMaskedScore<float>;
+        state[t].row_sum[r] = 0;
+        UNROLL for (int i = 0; i < kHold; ++i) held[t].at[r][i] = acc[t].at[r][i] = 0;
         if (first_row + r >= fold.rows) continue;
         int head;
         const int query = fold.query(first_row + r, head);
@@ -146,29 +146,29 @@ struct AttendDecode {
       b.threads([&](int t, Shared& s) {
         products[t].scale(scale, softcap);
         UNROLL for (int r = 0; r < kRows; ++r) {
-          float score[kKeys], top = state[t].top[r];
+          float score[kKeys], row_max = state[t].row_max[r];
           UNROLL for (int n = 0; n < kKeys; ++n) {
             const auto one = look.tile(b, s, key + n * kGroups + t / kLanes, end, slots);
             const float product = products[t].at[n][r];
-            score[n] = kUnseen<float>;
+            score[n] = kMaskedScore<float>;
             if (!look.sees(one, 0, r, range[r])) {
             } else if constexpr (Look::kMasks) {
               score[n] = visible.masked(product, mask_row[r], one.key(0));
             } else {
               score[n] = product;
             }
-            top = larger_score(top, score[n]);
+            row_max = max_score(row_max, score[n]);
           }
-          const float base = base_of(top), shrink = exponential(state[t].top[r] - base);
-          state[t].top[r] = top;
-          state[t].total[r] *= shrink;
-          UNROLL for (int i = 0; i < kHold; ++i) sums[t].at[r][i] *= shrink;
+          const float base = finite_max(row_max), correction = exponential(state[t].row_max[r] - base);
+          state[t].row_max[r] = row_max;
+          state[t].row_sum[r] *= correction;
+          UNROLL for (int i = 0; i < kHold; ++i) acc[t].at[r][i] *= correction;
           UNROLL for (int n = 0; n < kKeys; ++n) {
-            const float power = exponential(score[n] - base);
-            state[t].total[r] += power;
+            const float prob = exponential(score[n] - base);
+            state[t].row_sum[r] += prob;
             UNROLL for (int p = 0; p < kPacks; ++p) {
-              UNROLL for (int i = 0; i < kPack; ++i) sums[t].at[r][p * kPack + i] +=
-                  power * float(values[t].at[n][p].at[i]);
+              UNROLL for (int i = 0; i < kPack; ++i) acc[t].at[r][p * kPack + i] +=
+                  prob * float(values[t].at[n][p].at[i]);
             }
           }
         }
@@ -178,10 +178,10 @@ struct AttendDecode {
     b.threads([&](int t, Shared& s) {
       Part& part = s.part[t / kLanes];
       UNROLL for (int r = 0; r < kRows; ++r) {
-        UNROLL for (int i = 0; i < kHold; ++i) part.sums[r][column_of(t, i)] = sums[t].at[r][i];
+        UNROLL for (int i = 0; i < kHold; ++i) part.acc[r][column_of(t, i)] = acc[t].at[r][i];
         if (t % kLanes == 0) {
-          part.top[r] = state[t].top[r];
-          part.total[r] = state[t].total[r];
+          part.row_max[r] = state[t].row_max[r];
+          part.row_sum[r] = state[t].row_sum[r];
         }
       }
     });
@@ -192,25 +192,25 @@ struct AttendDecode {
         int head;
         const int query = fold.query(first_row + r, head);
         const int64_t in_all = kv_head * fold.group.divisor() + head;
-        const float sink = shares == 1 ? sinks.at(in_all) : kUnseen<float>;
-        float top = sink, sum = 0;
-        for (int g = 0; g < kGroups; ++g) top = larger_score(top, s.part[g].top[r]);
-        const float base = base_of(top);
-        float total = exponential(sink - base);
+        const float sink = shares == 1 ? sinks.at(in_all) : kMaskedScore<float>;
+        float row_max = sink, sum = 0;
+        for (int g = 0; g < kGroups; ++g) row_max = max_score(row_max, s.part[g].row_max[r]);
+        const float base = finite_max(row_max);
+        float row_sum = exponential(sink - base);
         for (int g = 0; g < kGroups; ++g) {
-          const float shrink = exponential(s.part[g].top[r] - base);
-          sum += s.part[g].sums[r][column] * shrink;
-          total += s.part[g].total[r] * shrink;
+          const float correction = exponential(s.part[g].row_max[r] - base);
+          sum += s.part[g].acc[r][column] * correction;
+          row_sum += s.part[g].row_sum[r] * correction;
         }
         if (shares == 1) {
-          y.at(batch, in_all, query)[column] = T(normalised(sum, total));
+          y.at(batch, in_all, query)[column] = T(normalised(sum, row_sum));
           continue;
         }
         const int64_t row = ((batch * heads + in_all) * visible.queries + query) * shares + share;
-        partial.sums[row * value_size + column] = sum;
+        partial.acc[row * value_size + column] = sum;
         if (column == 0) {
-          partial.top[row] = top;
-          partial.total[row] = total;
+          partial.row_max[row] = row_max;
+          partial.row_sum[row] = row_sum;
         }
       }
     });

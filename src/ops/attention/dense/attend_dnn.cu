@@ -49,9 +49,9 @@ struct MakeBias {
         [&](int t) {
           int any = 0;
           for (int key = t; key < visible.keys; key += b.size()) {
-            float value = kUnseen<float>;
+            float value = kMaskedScore<float>;
             if (key >= range.first && key < range.end) value = visible.masked(0.f, mask, key);
-            const bool seen = value != kUnseen<float>;  // which NaN is, too
+            const bool seen = value != kMaskedScore<float>;  // which NaN is, too
             any |= seen;
             bias[b.index() * visible.keys + key] = T(!seen ? kForUnseen<T> : value < kLeast<T> ? kLeast<T> : value);
           }

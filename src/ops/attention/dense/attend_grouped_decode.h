@@ -10,7 +10,7 @@
 //   keys     i = g, g + 8                       values 32 c + 8 p to + 7
 //   scores   i = g, g + 8                       rows 2 p, 2 p + 1
 //   values   i = 2 p, 2 p + 1, 2 p + 8, 2 p + 9 values 64 s + 8 g to + 7
-//   sums     values 64 s + 8 g to + 7           rows 2 p, 2 p + 1
+//   acc      values 64 s + 8 g to + 7           rows 2 p, 2 p + 1
 //
 // Where rows and keys are is the source's to know. Keys go in slots, of which some may be empty:
 //   find(b, part)            the rows of a block, its share of keys aside; may use the block, and find none
@@ -31,7 +31,7 @@
 //   Shared                   what it keeps in shared memory, as `look`
 #pragma once
 #include "device/divide_small.h"
-#include "device/tile_parts.h"
+#include "device/mma_fragments.h"
 #include "ops/attention/dense/group_softmax.h"
 #include "ops/attention/dense/key_slots.h"
 #include "ops/attention/dense/split_k.h"
@@ -74,7 +74,7 @@ struct AttendGroupedDecode {
   using Block = device::Block<S>;
   template <class V, int kMost>
   using PerThread = device::PerThread<V, kMost>;
-  using SumTile = device::SumTile;
+  using FragmentC = device::FragmentC;
   using Warp = device::Warp;
   using Tile = typename Source::Tile;
   using Raw = typename Source::Raw;
@@ -86,14 +86,14 @@ struct AttendGroupedDecode {
   static constexpr int kMaxThreads = kRoom * kThreads;  // so that registers are given out for as many
   using State = GroupSoftmax<T, kTiles, kSpans>;
   using OfRows = typename State::OfRows;
-  static constexpr int kSumsRow = State::kSumsRow;
-  static constexpr int64_t kSumsBytes = int64_t(kWarps) * kRows * kSumsRow * int64_t(sizeof(float));
+  static constexpr int kAccRow = State::kAccRow;
+  static constexpr int64_t kAccBytes = int64_t(kWarps) * kRows * kAccRow * int64_t(sizeof(float));
 
   struct Shared {
     Words q[kTiles][kChunks][32];
     int64_t mask_row[kRows];
     KeyRange range[kRows];
-    float top[kWarps][kRows], total[kWarps][kRows];
+    float row_max[kWarps][kRows], row_sum[kWarps][kRows];
     typename Source::Shared look;
   };
   struct Keys {
@@ -104,7 +104,7 @@ struct AttendGroupedDecode {
     Raw at[4][kSpans];
   };
   struct Scores {
-    SumTile at[kTiles][kWays];
+    FragmentC at[kTiles][kWays];
   };
 
   Source source;
@@ -135,7 +135,7 @@ struct AttendGroupedDecode {
     const float factor = source.score_scale(scale);
     if (first >= end && shares > 1) {
       b.threads([&](int t, Shared&) {
-        if (t < rows) leave(source.partial_row(tile, t) * shares + share, kUnseen<float>, 0);
+        if (t < rows) leave(source.partial_row(tile, t) * shares + share, kMaskedScore<float>, 0);
       });
       return;
     }
@@ -162,16 +162,16 @@ struct AttendGroupedDecode {
     device::for_each_warp(b, [&](const Warp& warp, Shared& s) {
       PerThread<State, 32> state;
       warp.lanes([&](int lane) { state[lane].clear(); });
-      look_at(warp, b, s, state, keys, values,
-              {tile, slots, all, first + warp.index() * kKeys, end, kWarps * kKeys, factor});
-      State::show(warp, state, s.top[warp.index()], s.total[warp.index()],
-                  b.template dynamic<float>(s) + warp.index() * kRows * kSumsRow);
+      attend_keys(warp, b, s, state, keys, values,
+                  {tile, slots, all, first + warp.index() * kKeys, end, kWarps * kKeys, factor});
+      State::store_partial(warp, state, s.row_max[warp.index()], s.row_sum[warp.index()],
+                           b.template dynamic<float>(s) + warp.index() * kRows * kAccRow);
     });
     b.threads([&](int t, Shared& s) {
-      const float* const sums = b.template dynamic<float>(s);
+      const float* const acc = b.template dynamic<float>(s);
       for (int i = t; i < rows * kWidth; i += kThreads) {
         const int row = i / kWidth, column = i % kWidth;
-        if (column < value_size) finish(s, sums + row * kSumsRow + column, tile, row, column, share);
+        if (column < value_size) finish(s, acc + row * kAccRow + column, tile, row, column, share);
       }
     });
   }
@@ -187,26 +187,26 @@ struct AttendGroupedDecode {
   };
   // The keys and values of the first tile are on their way to the warp's threads.
   template <class B, class S, int kMost>
-  DEVICE_FN void look_at(const Warp& warp, B& b, S& s, PerThread<State, 32>& state, PerThread<Keys, kMost>& keys,
-                         PerThread<Values, kMost>& values, const Walked& walked) const {
+  DEVICE_FN void attend_keys(const Warp& warp, B& b, S& s, PerThread<State, 32>& state, PerThread<Keys, kMost>& keys,
+                             PerThread<Values, kMost>& values, const Walked& walked) const {
     const Tile& tile = walked.tile;
     const Slots& slots = walked.slots;
     const int thread = 32 * warp.index(), end = walked.end;
     for (int slot = walked.first; slot < end; slot += walked.step) {
       const int next = slot + walked.step;
       PerThread<Scores, 32> scores;
-      PerThread<OfRows, 32> tops;
+      PerThread<OfRows, 32> tile_max;
       warp.lanes([&](int lane) { scores[lane] = Scores{}; });
       UNROLL for (int c = 0; c < kChunks; ++c) {
         UNROLL for (int r = 0; r < kTiles; ++r) {
           UNROLL for (int half = 0; half < 2; ++half) {
-            warp.template multiply<T>([&](int lane) -> SumTile& { return scores[lane].at[r][half % kWays]; },
-                                      [&](int lane) {
-                                        const Keys& of = keys[thread + lane];
-                                        return device::left_of(Source::words(of.at[0][c]), Source::words(of.at[1][c]),
-                                                               half);
-                                      },
-                                      [&](int lane) { return device::right_of(s.q[r][c][lane], half); });
+            warp.template mma<T>([&](int lane) -> FragmentC& { return scores[lane].at[r][half % kWays]; },
+                                 [&](int lane) {
+                                   const Keys& of = keys[thread + lane];
+                                   return device::fragment_a(Source::words(of.at[0][c]), Source::words(of.at[1][c]),
+                                                             half);
+                                 },
+                                 [&](int lane) { return device::fragment_b(s.q[r][c][lane], half); });
           }
         }
       }
@@ -218,9 +218,9 @@ struct AttendGroupedDecode {
         load_keys(keys[thread + lane], b, s, tile, next, end, slots, lane);
         const auto look = source.look(b, s, tile, slot, end, slots);
         const bool plain = source.template plain<kKeys>(look, slot, end, walked.all, tile.rows) && there[0] && there[1];
-        judge(scores[lane], tops[lane], s, tile, look, slot, end, plain, there, walked.factor, lane);
+        mask_and_max(scores[lane], tile_max[lane], s, tile, look, slot, end, plain, there, walked.factor, lane);
       });
-      State::take(warp, state, scores, tops, [&](int lane, int key, int span, int i) {
+      State::accumulate(warp, state, scores, tile_max, [&](int lane, int key, int span, int i) {
         return Source::words(values[thread + lane].at[key][span]).at[i];
       });
       warp.lanes([&](int lane) { load_values(values[thread + lane], b, s, tile, next, end, slots, lane); });
@@ -247,7 +247,7 @@ struct AttendGroupedDecode {
                              const Slots& slots, int lane) const {
     const auto walk = source.template walk<true>(b, s, tile, slot, end, slots);
     UNROLL for (int i = 0; i < 4; ++i) {
-      const int one = slot + device::depth_of(lane, i);
+      const int one = slot + device::k_of(lane, i);
       const auto row = source.value_row(tile, walk, one, one - slot, one < end);
       const bool there = one < end && source.there(row);
       UNROLL for (int n = 0; n < kSpans; ++n) {
@@ -258,12 +258,12 @@ struct AttendGroupedDecode {
   }
 
  private:
-  // From products to masked scores, of which a lane's largest go to `tops`. `plain`: every row sees all of these keys.
+  // Scales and masks the scores of a tile, and finds each lane's maxima. `plain`: every row sees all of these keys.
   template <class S>
-  DEVICE_FN void judge(Scores& scores, OfRows& tops, const S& s, const Tile& tile, const auto& look, int slot, int end,
-                       bool plain, const bool (&there)[2], float factor, int lane) const {
+  DEVICE_FN void mask_and_max(Scores& scores, OfRows& tile_max, const S& s, const Tile& tile, const auto& look,
+                              int slot, int end, bool plain, const bool (&there)[2], float factor, int lane) const {
     UNROLL for (int r = 0; r < kTiles; ++r) {
-      SumTile& scored = scores.at[r][0];
+      FragmentC& scored = scores.at[r][0];
       UNROLL for (int i = 0; i < 4; ++i) {
         UNROLL for (int way = 1; way < kWays; ++way) scored.at[i] += scores.at[r][way].at[i];
         scored.at[i] *= factor;
@@ -275,44 +275,44 @@ struct AttendGroupedDecode {
       }
     }
     UNROLL for (int r = 0; r < kTiles; ++r) {
-      SumTile& scored = scores.at[r][0];
+      FragmentC& scored = scores.at[r][0];
       if (!plain || source.has_mask()) {
         UNROLL for (int i = 0; i < 4; ++i) {
-          const int row = 8 * r + device::sum_column(lane, i), one = device::sum_row(lane, i);
+          const int row = 8 * r + device::c_column(lane, i), one = device::c_row(lane, i);
           const bool seen = row < tile.rows && there[i / 2] && source.sees(look, slot, one, end, row, s.range[row]);
-          scored.at[i] = seen ? source.masked(scored.at[i], s.mask_row[row], slot + one) : kUnseen<float>;
+          scored.at[i] = seen ? source.masked(scored.at[i], s.mask_row[row], slot + one) : kMaskedScore<float>;
         }
       }
-      UNROLL for (int e = 0; e < 2; ++e) tops.at[r][e] = larger_score(scored.at[e], scored.at[e + 2]);
+      UNROLL for (int e = 0; e < 2; ++e) tile_max.at[r][e] = max_score(scored.at[e], scored.at[e + 2]);
     }
   }
-  // `sums` are the first warp's.
-  DEVICE_FN void finish(const Shared& s, const float* sums, const Tile& tile, int row, int column, int share) const {
-    const float sink = partial.shares == 1 ? sinks.at(source.head(tile, row)) : kUnseen<float>;
-    const auto joined = State::template join<1>(s.top, s.total, sums, row, sink);
-    const float sum = source.finished(tile, joined.sums.at[0], column);
+  // `acc` is the first warp's.
+  DEVICE_FN void finish(const Shared& s, const float* acc, const Tile& tile, int row, int column, int share) const {
+    const float sink = partial.shares == 1 ? sinks.at(source.head(tile, row)) : kMaskedScore<float>;
+    const auto combined = State::template combine<1>(s.row_max, s.row_sum, acc, row, sink);
+    const float sum = source.finished(tile, combined.acc.at[0], column);
     if (partial.shares == 1) {
-      source.y(tile, row)[column] = T(normalised(sum, joined.total));
+      source.y(tile, row)[column] = T(normalised(sum, combined.row_sum));
       return;
     }
     const int64_t at = source.partial_row(tile, row) * partial.shares + share;
-    partial.sums[at * value_size + column] = sum;
-    if (column == 0) leave(at, joined.top, joined.total);
+    partial.acc[at * value_size + column] = sum;
+    if (column == 0) leave(at, combined.row_max, combined.row_sum);
   }
-  DEVICE_FN void leave(int64_t at, float top, float total) const {
-    partial.top[at] = top;
-    partial.total[at] = total;
+  DEVICE_FN void leave(int64_t at, float row_max, float row_sum) const {
+    partial.row_max[at] = row_max;
+    partial.row_sum[at] = row_sum;
   }
 };
 
-// `own_bytes` of dynamic shared memory the source has behind kSumsBytes. `p` says what it does not: sizes, scale,
+// `own_bytes` of dynamic shared memory the source has behind kAccBytes. `p` says what it does not: sizes, scale,
 // softcap and sinks, and where y and its rows are for what is shared.
 template <class T, int kChunks, int kTiles, class Source>
 void launch_grouped_decode(Context& context, const Attend& p, const Source& source, int64_t blocks,
                            const SplitPartials& partial, int64_t own_bytes = 0) {
   using Kernel = AttendGroupedDecode<T, kChunks, kTiles, Source>;
   device::block_kernel<typename Kernel::Shared>(
-      context.stream(), {checked_product(blocks, partial.shares), Kernel::kThreads, Kernel::kSumsBytes + own_bytes},
+      context.stream(), {checked_product(blocks, partial.shares), Kernel::kThreads, Kernel::kAccBytes + own_bytes},
       Kernel{source, SinkView<T>(p), int(p.head_size), int(p.value_size), float(p.scale), float(p.softcap), partial,
              device::SmallDivider(partial.shares)});
   combine_splits(context, p, partial);

@@ -1,4 +1,4 @@
-// A block has 64 queries, which meet 64 keys at a time, twice: a probability is rounded once the total of its row is
+// A block has 64 queries, which meet 64 keys at a time, twice: a probability is rounded once the sum of its row is
 // known, so that is found first. Nothing but products of bytes is made twice.
 //
 // Of 16 x 16 threads each has four queries, four neighbouring keys, whose probabilities are a word, and every 16th of
@@ -31,40 +31,40 @@ using Chunk = Pack<uint32_t, kWords>;
 using Bytes = Pack<int8_t, kChunk>;
 using Square = device::Square<int32_t>;
 
-// Of a thread's four queries: the largest score, and the total of powers above it.
-struct Totals {
-  int top[kTileEach];
-  float total[kTileEach];
+// Of a thread's four queries: the largest score, and the sum of exponentials over it.
+struct RowSums {
+  int row_max[kTileEach];
+  float row_sum[kTileEach];
 };
 constexpr int kNoScore = -1 << 20;  // further below every score than any power reaches, or added to nothing
 
 DEVICE_FN float power_of(float logarithm) { return std::exp2(logarithm); }
 
-struct MergeTotals {
+struct MergeRowSums {
   float by;  // the binary logarithm of the factor from a score to the next one
-  DEVICE_FN Totals operator()(Totals a, const Totals& c) const {
+  DEVICE_FN RowSums operator()(RowSums a, const RowSums& c) const {
     UNROLL for (int i = 0; i < kTileEach; ++i) {
-      const int top = a.top[i] > c.top[i] ? a.top[i] : c.top[i];
-      a.total[i] = part(a.top[i], a.total[i], top) + part(c.top[i], c.total[i], top);
-      a.top[i] = top;
+      const int row_max = a.row_max[i] > c.row_max[i] ? a.row_max[i] : c.row_max[i];
+      a.row_sum[i] = part(a.row_max[i], a.row_sum[i], row_max) + part(c.row_max[i], c.row_sum[i], row_max);
+      a.row_max[i] = row_max;
     }
     return a;
   }
-  DEVICE_FN float part(int from, float total, int top) const {
-    return from == kNoScore ? 0.f : total * power_of(by * float(from - top));
+  DEVICE_FN float part(int from, float row_sum, int row_max) const {
+    return from == kNoScore ? 0.f : row_sum * power_of(by * float(from - row_max));
   }
 };
 
 struct AttendInt8Tiles {
   static constexpr int kMaxThreads = 2 * kTileThreads;  // so that two blocks find registers in a multiprocessor
   struct Shared {
-    Chunk powers[kTile][kTileRow];  // of a query's keys
+    Chunk probs[kTile][kTileRow];   // of a query's keys
     Chunk values[kTile][kTileRow];  // of a value's keys
   };
 
   AttendInt8 p;
   int heads, rows, size, tiles, parts, chunks, row_chunks;
-  float by;  // as MergeTotals has it
+  float by;  // as MergeRowSums has it
   bool aligned, words_aligned;
 
   DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
@@ -76,41 +76,41 @@ struct AttendInt8Tiles {
     const int64_t base = (batch * rows * heads + head) * size;
 
     PerThread<Square, kTileThreads> score;
-    PerThread<Totals, kTileThreads> totals;
+    PerThread<RowSums, kTileThreads> row_sums;
     b.threads([&](int t, Shared& s) {
       load_rows(t, b.template dynamic<Chunk>(s), p.q + base, first_row, rows, false);
       UNROLL for (int i = 0; i < kTileEach; ++i) {
-        totals[t].top[i] = kNoScore;
-        totals[t].total[i] = 0;
+        row_sums[t].row_max[i] = kNoScore;
+        row_sums[t].row_sum[i] = 0;
       }
     });
     for (int key = 0; key < end; key += kTile) {
       meet(b, score, base, batch, first_row, key);
       b.threads([&](int t, Shared&) {
         UNROLL for (int i = 0; i < kTileEach; ++i) {
-          int& top = totals[t].top[i];
-          float& total = totals[t].total[i];
+          int& row_max = row_sums[t].row_max[i];
+          float& row_sum = row_sums[t].row_sum[i];
           UNROLL for (int j = 0; j < kTileEach; ++j) {
             const int one = score[t].row[i].at[j];
-            if (one <= top) {
-              if (one != kNoScore) total += power_of(by * float(one - top));
+            if (one <= row_max) {
+              if (one != kNoScore) row_sum += power_of(by * float(one - row_max));
             } else {
-              total = (top == kNoScore ? 0.f : total * power_of(by * float(top - one))) + 1;
-              top = one;
+              row_sum = (row_max == kNoScore ? 0.f : row_sum * power_of(by * float(row_max - one))) + 1;
+              row_max = one;
             }
           }
         }
       });
     }
     b.template reduce_groups<kTileSide>(
-        totals, [&](int t) { return totals[t]; }, MergeTotals{by});
+        row_sums, [&](int t) { return row_sums[t]; }, MergeRowSums{by});
 
-    PerThread<Square, kTileThreads> sums;
+    PerThread<Square, kTileThreads> acc;
     b.threads([&](int t, Shared&) {
-      sums[t] = Square{};
+      acc[t] = Square{};
       UNROLL for (int i = 0; i < kTileEach; ++i) {
-        float& total = totals[t].total[i];
-        total = total > 0 ? 1.f / (total * p.probability) : 0.f;
+        float& row_sum = row_sums[t].row_sum[i];
+        row_sum = row_sum > 0 ? 1.f / (row_sum * p.probability) : 0.f;
       }
     });
     for (int key = 0; key < end; key += kTile) {
@@ -120,17 +120,17 @@ struct AttendInt8Tiles {
           uint32_t word = 0;
           UNROLL for (int j = 0; j < kTileEach; ++j) {
             const int one = score[t].row[i].at[j];
-            const float power = one == kNoScore ? 0.f : power_of(by * float(one - totals[t].top[i]));
-            word |= uint32_t(uint8_t(to_int8(power * totals[t].total[i]))) << 8 * j;
+            const float power = one == kNoScore ? 0.f : power_of(by * float(one - row_sums[t].row_max[i]));
+            word |= uint32_t(uint8_t(to_int8(power * row_sums[t].row_sum[i]))) << 8 * j;
           }
-          word_of(s.powers[t / kTileSide * kTileEach + i], t % kTileSide) = word;
+          word_of(s.probs[t / kTileSide * kTileEach + i], t % kTileSide) = word;
         }
         load_values(t, s, p.v + base + part * kTile, key, size - part * kTile);
       });
       b.threads([&](int t, Shared& s) {
         UNROLL for (int c = 0; c < kTileChunks; ++c) {
           device::add_dots(
-              sums[t], [&](int i) { return s.powers[t / kTileSide * kTileEach + i][c]; },
+              acc[t], [&](int i) { return s.probs[t / kTileSide * kTileEach + i][c]; },
               [&](int j) { return s.values[t % kTileSide + j * kTileSide][c]; });
         }
       });
@@ -142,7 +142,7 @@ struct AttendInt8Tiles {
         UNROLL for (int j = 0; j < kTileEach; ++j) {
           const int column = part * kTile + t % kTileSide + j * kTileSide;
           if (column < size)
-            p.y[base + int64_t(row) * heads * size + column] = to_int8(float(sums[t].row[i].at[j]) * p.to_y);
+            p.y[base + int64_t(row) * heads * size + column] = to_int8(float(acc[t].row[i].at[j]) * p.to_y);
         }
       }
     });

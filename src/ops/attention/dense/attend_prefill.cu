@@ -16,11 +16,11 @@ using device::PerThread;
 
 // How shared memory is laid out.
 struct TileLayout {
-  int depth;             // of a chunk of queries and keys; a multiple of four
-  int chunks;            // of the head size
-  bool resident;         // all chunks of the queries stay; else each comes along with that of the keys
-  int row;               // from one row of a chunk to the next, in values
-  int64_t keys, powers;  // where they begin, in bytes; queries are first
+  int depth;            // of a chunk of queries and keys; a multiple of four
+  int chunks;           // of the head size
+  bool resident;        // all chunks of the queries stay; else each comes along with that of the keys
+  int row;              // from one row of a chunk to the next, in values
+  int64_t keys, probs;  // where they begin, in bytes; queries are first
   int64_t bytes;
 };
 
@@ -87,7 +87,7 @@ struct AttendPrefill {
           load_queries(t, s, b.template dynamic<C>(s) + c * kTile * layout.row, batch, rows, c);
     });
 
-    // Where the softmax itself is wanted, a second pass writes it, with the totals that the first has found.
+    // Where the softmax itself is wanted, a second pass writes it, with the sums that the first has found.
     const int passes = scores && stage == ScoresOutput::softmax ? 2 : 1;
     for (int pass = 0; pass < passes; ++pass) {
       for (int key = first; key < end; key += kTile) {
@@ -97,30 +97,30 @@ struct AttendPrefill {
           b.threads([&](int t, Shared& s) {
             each(t, score[t], [&](int i, int row, int j, C& one) {
               if (row >= rows || j >= count || part != 0) return;
-              const C power = exponential(one - base_of(state[t].top.at[i])), total = state[t].total.at[i];
-              const bool blind = s.range[row].end <= s.range[row].first || total == 0;
-              scores[score_at(s, batch, row) + key + j] = T(blind ? C(0) : power / total);
+              const C prob = exponential(one - finite_max(state[t].row_max.at[i])), row_sum = state[t].row_sum.at[i];
+              const bool blind = s.range[row].end <= s.range[row].first || row_sum == 0;
+              scores[score_at(s, batch, row) + key + j] = T(blind ? C(0) : prob / row_sum);
             });
           });
           continue;
         }
-        PerThread<Four<C>, kTileThreads> tops;
+        PerThread<Four<C>, kTileThreads> tile_max;
         b.template reduce_groups<kTileSide>(
-            tops, [&](int t) { return tops_of(score[t]); }, LargerOfFour());
+            tile_max, [&](int t) { return max_of(score[t]); }, MaxOfFour());
         b.threads([&](int t, Shared& s) {
-          state[t].take(t, score[t], tops[t], b.template dynamic<C>(s, layout.powers));
+          state[t].accumulate(t, score[t], tile_max[t], b.template dynamic<C>(s, layout.probs));
           const int own = seen - key < count ? seen - key : count;
           load_values(t, b.template dynamic<C>(s, layout.keys), batch, kv_head, part, key, own);
         });
         b.threads([&](int t, Shared& s) {
-          state[t].add_values(t, b.template dynamic<C>(s, layout.powers), b.template dynamic<C>(s, layout.keys));
+          state[t].add_values(t, b.template dynamic<C>(s, layout.probs), b.template dynamic<C>(s, layout.keys));
         });
       }
       if (pass == 1) break;
-      PerThread<Four<C>, kTileThreads> total;
+      PerThread<Four<C>, kTileThreads> row_sum;
       b.template reduce_groups<kTileSide>(
-          total, [&](int t) { return state[t].total; }, SumOfFour());
-      b.threads([&](int t, Shared&) { state[t].total = total[t]; });
+          row_sum, [&](int t) { return state[t].row_sum; }, SumOfFour());
+      b.threads([&](int t, Shared&) { state[t].row_sum = row_sum[t]; });
       if (sinks.sinks) add_sinks(b, state, rows);
       b.threads([&](int t, Shared& s) { write(t, s, state[t], batch, rows, part); });
     }
@@ -188,7 +188,7 @@ struct AttendPrefill {
                       int part) const {
     each(t, square, [&](int, int row, int j, C& one) {
       if (row >= rows || j >= count) {
-        one = kUnseen<C>;
+        one = kMaskedScore<C>;
         return;
       }
       const bool shown = scores && part == 0;
@@ -200,7 +200,7 @@ struct AttendPrefill {
       if (shown && stage == ScoresOutput::capped) show(one);
       const KeyRange range = s.range[row];
       const bool seen = at >= range.first && at < range.end;
-      one = seen ? visible.masked(one, s.mask[row], at) : kUnseen<C>;
+      one = seen ? visible.masked(one, s.mask[row], at) : kMaskedScore<C>;
       if (shown && stage == ScoresOutput::seen) show(seen ? one : C(0));
       if (shown && stage == ScoresOutput::masked) show(one);
     });
@@ -211,9 +211,9 @@ struct AttendPrefill {
     b.threads([&](int t, Shared& s) {
       UNROLL for (int i = 0; i < kTileEach; ++i) {
         const int row = tile_query(t, i);
-        const C sink = row < rows ? sinks.at(s.head[row]) : kUnseen<C>;
-        const C base = state[t].raise(i, sink);
-        state[t].total.at[i] += exponential(sink - base);
+        const C sink = row < rows ? sinks.at(s.head[row]) : kMaskedScore<C>;
+        const C base = state[t].raise_max(i, sink);
+        state[t].row_sum.at[i] += exponential(sink - base);
       }
     });
   }
@@ -223,11 +223,11 @@ struct AttendPrefill {
       const int row = tile_query(t, i);
       if (row >= rows) return;
       T* const to = y.at(batch, s.head[row], s.query[row]);
-      const C total = state.total.at[i], inverse = total == 0 ? C(0) : C(1) / total;
+      const C row_sum = state.row_sum.at[i], inverse = row_sum == 0 ? C(0) : C(1) / row_sum;
       UNROLL for (int f = 0; f < kFours; ++f) {
         UNROLL for (int c = 0; c < kTileEach; ++c) {
           const int column = part * kValues + f * kTile + tile_value(t, c);
-          if (column < value_size) to[column] = T(total == 0 ? C(0) : state.sums[f].row[i].at[c] * inverse);
+          if (column < value_size) to[column] = T(row_sum == 0 ? C(0) : state.acc[f].row[i].at[c] * inverse);
         }
       }
     }
@@ -246,8 +246,8 @@ TileLayout layout_of(int64_t head_size, int values, int64_t most_depth, bool res
   const int64_t chunk = int64_t(kTile) * layout.row * int64_t(sizeof(C));
   layout.resident = resident;
   layout.keys = resident ? layout.chunks * chunk : chunk;
-  layout.powers = layout.keys + std::max(chunk, int64_t(kTile) * values * int64_t(sizeof(C)));
-  layout.bytes = layout.powers + int64_t(kTile) * kPowerRow * int64_t(sizeof(C));
+  layout.probs = layout.keys + std::max(chunk, int64_t(kTile) * values * int64_t(sizeof(C)));
+  layout.bytes = layout.probs + int64_t(kTile) * kProbRow * int64_t(sizeof(C));
   return layout;
 }
 

@@ -1,6 +1,6 @@
 // Attention of short sequences on tensor cores. A block has 16 queries of a head, and its warps share out the keys, so
 // that all keys and values are on their way at once, straight into the registers of the lanes that need them. Each warp
-// keeps up a softmax of its own; they are joined at the end.
+// has an online softmax of its own; the partial results are combined at the end.
 //
 // Which value of a head is which place along the depth of a tile is free, as long as both factors agree, and so is
 // which column of a result is which value. With g = lane / 4 and p = lane % 4, a lane has
@@ -8,14 +8,14 @@
 //   keys     8 n + g                             values 32 c + 8 p to + 7
 //   scores   of queries g, g + 8                 and keys 8 n + 2 p, 8 n + 2 p + 1
 //   values   of keys 2 p, 2 p + 1, 2 p + 8, 2 p + 9 in 16    values g kPart to + kPart - 1 in each span
-//   sums     of queries g, g + 8                 values 2 p kPart to + 2 kPart - 1 in each span
+//   acc      of queries g, g + 8                 values 2 p kPart to + 2 kPart - 1 in each span
 #include <algorithm>
 #include <bit>
 #include <utility>
 
 #include "device/device.h"
 #include "device/divide_small.h"
-#include "device/tile_parts.h"
+#include "device/mma_fragments.h"
 #include "device/words.h"
 #include "ops/attention/dense/attend_view.h"
 #include "ops/attention/dense/group_softmax.h"
@@ -26,10 +26,10 @@ namespace encore::ops {
 namespace {
 
 using device::Block;
-using device::LeftTile;
+using device::FragmentA;
+using device::FragmentB;
+using device::FragmentC;
 using device::PerThread;
-using device::RightTile;
-using device::SumTile;
 using device::Warp;
 
 constexpr int kMostWarps = 8, kRows = 16;  // of a block: the latter are queries
@@ -41,12 +41,12 @@ struct AttendShort {
   static constexpr int kKeys = kHead > 64 ? 16 : 32;  // that a warp has at a time
   static constexpr int kTiles = kKeys / 8, kSteps = kKeys / 16, kChunks = kHead / 32;
   static constexpr int kPart = kHead > 32 ? 8 : 4, kSpans = kHead / (8 * kPart);
-  static constexpr int kSumsRow = kHead + 4;  // of a row's sums in shared memory
+  static constexpr int kAccRow = kHead + 4;  // from one row's accumulators to the next in shared memory
   using Eight = device::WordsOf<T, 8>;
   using Part = device::WordsOf<T, kPart>;
 
   struct Shared {
-    float top[kMostWarps][kRows], total[kMostWarps][kRows];
+    float row_max[kMostWarps][kRows], row_sum[kMostWarps][kRows];
   };
   // What a lane has of its queries, and of the keys and values that its warp looks at.
   struct Queries {
@@ -61,7 +61,7 @@ struct AttendShort {
     Part at[kSteps][4][kSpans];
   };
   struct Scores {
-    SumTile at[kTiles];
+    FragmentC at[kTiles];
   };
   // Of the mask, as it lies in memory: it becomes numbers when all else that was asked for is there.
   struct Masked {
@@ -71,8 +71,8 @@ struct AttendShort {
     float at[2];
   };
   struct State {
-    SumTile sums[kSpans][kPart];
-    float top[2], total[2];
+    FragmentC acc[kSpans][kPart];
+    float row_max[2], row_sum[2];
   };
 
   VisibleKeysView<T> visible;
@@ -109,8 +109,8 @@ struct AttendShort {
         clear(state[lane]);
       });
       NO_UNROLL for (int key = begin + warp.index() * kKeys; key < end; key += warps * kKeys)
-          look_at(warp, queries, state, place, key, end);
-      show(warp, state, s, b.template dynamic<float>(s) + warp.index() * kRows * kSumsRow);
+          attend_keys(warp, queries, state, place, key, end);
+      store_partial(warp, state, s, b.template dynamic<float>(s) + warp.index() * kRows * kAccRow);
     });
     b.threads([&](int t, Shared& s) {
       constexpr int kPacks = kHead / 8;
@@ -135,21 +135,21 @@ struct AttendShort {
     }
   }
   DEVICE_FN static void clear(State& state) {
-    UNROLL for (int n = 0; n < kSpans; ++n) { UNROLL for (int j = 0; j < kPart; ++j) state.sums[n][j] = SumTile{}; }
+    UNROLL for (int n = 0; n < kSpans; ++n) { UNROLL for (int j = 0; j < kPart; ++j) state.acc[n][j] = FragmentC{}; }
     UNROLL for (int e = 0; e < 2; ++e) {
-      state.top[e] = kUnseen<float>;
-      state.total[e] = 0;
+      state.row_max[e] = kMaskedScore<float>;
+      state.row_sum[e] = 0;
     }
   }
 
   // A warp takes up the keys from `key` on. Zeros stand for those from `end` on.
-  DEVICE_FN void look_at(const Warp& warp, PerThread<Queries, 32>& queries, PerThread<State, 32>& state,
-                         const Place& place, int key, int end) const {
+  DEVICE_FN void attend_keys(const Warp& warp, PerThread<Queries, 32>& queries, PerThread<State, 32>& state,
+                             const Place& place, int key, int end) const {
     PerThread<Keys, 32> keys;
     PerThread<Values, 32> values;
     PerThread<Scores, 32> scores;
     PerThread<Masked, 32> masked;
-    PerThread<OfRows, 32> tops;
+    PerThread<OfRows, 32> tile_max;
     warp.apart([&](int lane) {
       load(keys[lane], place, key, end, lane);
       load(values[lane], place, key, end, lane);
@@ -159,26 +159,26 @@ struct AttendShort {
     UNROLL for (int n = 0; n < kTiles; ++n) {
       UNROLL for (int c = 0; c < kChunks; ++c) {
         UNROLL for (int half = 0; half < 2; ++half)
-            warp.template multiply<T>([&](int lane) -> SumTile& { return scores[lane].at[n]; },
-                                      [&](int lane) {
-                                        const Queries& of = queries[lane];
-                                        return device::left_of(of.at[0][c], of.at[1][c], half);
-                                      },
-                                      [&](int lane) { return device::right_of(keys[lane].at[n][c], half); });
+            warp.template mma<T>([&](int lane) -> FragmentC& { return scores[lane].at[n]; },
+                                 [&](int lane) {
+                                   const Queries& of = queries[lane];
+                                   return device::fragment_a(of.at[0][c], of.at[1][c], half);
+                                 },
+                                 [&](int lane) { return device::fragment_b(keys[lane].at[n][c], half); });
       }
     }
     warp.apart([&](int lane) {
       scale_and_cap(scores[lane]);
       if (visible.mask) mask(scores[lane], masked[lane]);
-      judge(scores[lane], tops[lane], queries[lane], key, end, lane);
+      mask_and_max(scores[lane], tile_max[lane], queries[lane], key, end, lane);
     });
-    over_quads(warp, tops, [](float a, float c) { return larger_score(a, c); });
-    PerThread<LeftTile[kSteps], 32> powers;
-    warp.apart([&](int lane) { raise(state[lane], scores[lane], tops[lane], powers[lane]); });
+    over_quads(warp, tile_max, [](float a, float c) { return max_score(a, c); });
+    PerThread<FragmentA[kSteps], 32> probs;
+    warp.apart([&](int lane) { update(state[lane], scores[lane], tile_max[lane], probs[lane]); });
     UNROLL for (int step = 0; step < kSteps; ++step) {
       UNROLL for (int n = 0; n < kSpans; ++n) {
-        UNROLL for (int j = 0; j < kPart; ++j) warp.template multiply<T>(
-            [&](int lane) -> SumTile& { return state[lane].sums[n][j]; }, [&](int lane) { return powers[lane][step]; },
+        UNROLL for (int j = 0; j < kPart; ++j) warp.template mma<T>(
+            [&](int lane) -> FragmentC& { return state[lane].acc[n][j]; }, [&](int lane) { return probs[lane][step]; },
             [&](int lane) { return column_of(values[lane].at[step], n, j); });
       }
     }
@@ -196,7 +196,7 @@ struct AttendShort {
   DEVICE_FN void load(Values& to, const Place& place, int key, int end, int lane) const {
     UNROLL for (int step = 0; step < kSteps; ++step) {
       UNROLL for (int i = 0; i < 4; ++i) {
-        const int one = key + 16 * step + device::depth_of(lane, i);
+        const int one = key + 16 * step + device::k_of(lane, i);
         const T* const from = v.at(place.batch, place.kv_head, one);
         UNROLL for (int n = 0; n < kSpans; ++n) {
           const int column = 8 * kPart * n + kPart * (lane / 4);
@@ -217,7 +217,7 @@ struct AttendShort {
   DEVICE_FN void load_mask(Masked& to, const Bits* from, const Queries& of, int key, int last, int lane) const {
     UNROLL for (int n = 0; n < kTiles; ++n) {
       UNROLL for (int i = 0; i < 4; ++i) {
-        const int one = key + 8 * n + device::sum_column(lane, i);
+        const int one = key + 8 * n + device::c_column(lane, i);
         to.at[n][i] = one < last ? uint16_t(from[of.mask[i / 2] + int64_t(one) * visible.by_key]) : uint16_t(0);
       }
     }
@@ -227,8 +227,8 @@ struct AttendShort {
     UNROLL for (int n = 0; n < kTiles; ++n) {
       UNROLL for (int i = 0; i < 4; ++i) {
         const uint16_t bits = masked.at[n][i];
-        const float more = boolean ? (bits ? 0.f : kUnseen<float>) : float(std::bit_cast<T>(bits));
-        scores.at[n].at[i] = more == kUnseen<float> ? more : scores.at[n].at[i] + more;
+        const float more = boolean ? (bits ? 0.f : kMaskedScore<float>) : float(std::bit_cast<T>(bits));
+        scores.at[n].at[i] = more == kMaskedScore<float> ? more : scores.at[n].at[i] + more;
       }
     }
   }
@@ -239,49 +239,50 @@ struct AttendShort {
       UNROLL for (int i = 0; i < 4; ++i) scores.at[n].at[i] = capped(scores.at[n].at[i], softcap);
     }
   }
-  // Takes what a query does not see out of its scores, of which a lane's largest go to `tops`.
-  DEVICE_FN static void judge(Scores& scores, OfRows& tops, const Queries& of, int key, int end, int lane) {
-    UNROLL for (int e = 0; e < 2; ++e) tops.at[e] = kUnseen<float>;
+  // Masks the keys that a query does not see, and finds each lane's maxima.
+  DEVICE_FN static void mask_and_max(Scores& scores, OfRows& tile_max, const Queries& of, int key, int end, int lane) {
+    UNROLL for (int e = 0; e < 2; ++e) tile_max.at[e] = kMaskedScore<float>;
     UNROLL for (int n = 0; n < kTiles; ++n) {
       UNROLL for (int i = 0; i < 4; ++i) {
-        const int e = i / 2, one = key + 8 * n + device::sum_column(lane, i);
+        const int e = i / 2, one = key + 8 * n + device::c_column(lane, i);
         float& score = scores.at[n].at[i];
-        if (one >= end || one < of.range[e].first || one >= of.range[e].end) score = kUnseen<float>;
-        tops.at[e] = larger_score(tops.at[e], score);
+        if (one >= end || one < of.range[e].first || one >= of.range[e].end) score = kMaskedScore<float>;
+        tile_max.at[e] = max_score(tile_max.at[e], score);
       }
     }
   }
-  // `tops` are those of the new scores, whose powers become the left factor of a product with the values.
-  DEVICE_FN static void raise(State& state, const Scores& scores, const OfRows& tops, LeftTile (&powers)[kSteps]) {
-    float base[2], shrink[2];
+  // The online softmax: what was added up is corrected to the new maximum, and the scores become unnormalised
+  // probabilities, the left factor of a product with the values.
+  DEVICE_FN static void update(State& state, const Scores& scores, const OfRows& tile_max, FragmentA (&probs)[kSteps]) {
+    float base[2], correction[2];
     UNROLL for (int e = 0; e < 2; ++e) {
-      const float now = larger_score(state.top[e], tops.at[e]);
-      shrink[e] = exponential(state.top[e] - base_of(now));
-      base[e] = base_of(now) - kLift<T>;
-      state.top[e] = now;
-      state.total[e] *= shrink[e];
+      const float now = max_score(state.row_max[e], tile_max.at[e]);
+      correction[e] = exponential(state.row_max[e] - finite_max(now));
+      base[e] = finite_max(now) - kExpShift<T>;
+      state.row_max[e] = now;
+      state.row_sum[e] *= correction[e];
     }
     UNROLL for (int n = 0; n < kSpans; ++n) {
       UNROLL for (int j = 0; j < kPart; ++j) {
-        UNROLL for (int i = 0; i < 4; ++i) state.sums[n][j].at[i] *= shrink[i / 2];
+        UNROLL for (int i = 0; i < 4; ++i) state.acc[n][j].at[i] *= correction[i / 2];
       }
     }
     UNROLL for (int n = 0; n < kTiles; ++n) {
       UNROLL for (int e = 0; e < 2; ++e) {
         const uint32_t pair = device::as_pair<T>(exponential(scores.at[n].at[2 * e] - base[e]),
                                                  exponential(scores.at[n].at[2 * e + 1] - base[e]));
-        powers[n / 2].at[n % 2 * 2 + e] = pair;
-        // The total is that of the powers as they are multiplied: what rounding does to both cancels out.
-        UNROLL for (int i = 0; i < 2; ++i) state.total[e] += float(std::bit_cast<T>(uint16_t(pair >> 16 * i)));
+        probs[n / 2].at[n % 2 * 2 + e] = pair;
+        // The sum is that of rounded probabilities, as they are multiplied: what rounding does to both cancels out.
+        UNROLL for (int i = 0; i < 2; ++i) state.row_sum[e] += float(std::bit_cast<T>(uint16_t(pair >> 16 * i)));
       }
     }
   }
   // Value j of a lane's part of the rows of 16 keys.
-  DEVICE_FN static RightTile column_of(const Part (&rows)[4][kSpans], int n, int j) {
+  DEVICE_FN static FragmentB column_of(const Part (&rows)[4][kSpans], int n, int j) {
     uint32_t words[4];
     UNROLL for (int i = 0; i < 4; ++i) words[i] = rows[i][n].at[j / 2];
-    return j % 2 == 0 ? RightTile{{device::low_halves(words[0], words[1]), device::low_halves(words[2], words[3])}}
-                      : RightTile{{device::high_halves(words[0], words[1]), device::high_halves(words[2], words[3])}};
+    return j % 2 == 0 ? FragmentB{{device::low_halves(words[0], words[1]), device::low_halves(words[2], words[3])}}
+                      : FragmentB{{device::high_halves(words[0], words[1]), device::high_halves(words[2], words[3])}};
   }
   // Lanes that have the same rows.
   template <class Op>
@@ -296,44 +297,44 @@ struct AttendShort {
     }
   }
 
-  DEVICE_FN static void show(const Warp& warp, PerThread<State, 32>& state, Shared& s, float* sums) {
-    PerThread<OfRows, 32> totals;
-    warp.apart([&](int lane) { UNROLL for (int e = 0; e < 2; ++e) totals[lane].at[e] = state[lane].total[e]; });
-    over_quads(warp, totals, [](float a, float c) { return a + c; });
+  DEVICE_FN static void store_partial(const Warp& warp, PerThread<State, 32>& state, Shared& s, float* acc) {
+    PerThread<OfRows, 32> row_sums;
+    warp.apart([&](int lane) { UNROLL for (int e = 0; e < 2; ++e) row_sums[lane].at[e] = state[lane].row_sum[e]; });
+    over_quads(warp, row_sums, [](float a, float c) { return a + c; });
     warp.apart([&](int lane) {
       UNROLL for (int e = 0; e < 2; ++e) {
         const int row = lane / 4 + 8 * e;
         if (lane % 4 == 0) {
-          s.top[warp.index()][row] = state[lane].top[e] - kLift<T>;
-          s.total[warp.index()][row] = totals[lane].at[e];
+          s.row_max[warp.index()][row] = state[lane].row_max[e] - kExpShift<T>;
+          s.row_sum[warp.index()][row] = row_sums[lane].at[e];
         }
         UNROLL for (int n = 0; n < kSpans; ++n) {
           UNROLL for (int i = 0; i < 2 * kPart; i += 4) {
             device::Pack<float, 4> pack;
             UNROLL for (int c = 0; c < 4; ++c) pack.at[c] =
-                state[lane].sums[n][(i + c) % kPart].at[2 * e + (i + c) / kPart];
+                state[lane].acc[n][(i + c) % kPart].at[2 * e + (i + c) / kPart];
             const int column = 8 * kPart * n + 2 * kPart * (lane % 4) + i;
-            *reinterpret_cast<device::Pack<float, 4>*>(sums + row * kSumsRow + column) = pack;
+            *reinterpret_cast<device::Pack<float, 4>*>(acc + row * kAccRow + column) = pack;
           }
         }
       }
     });
   }
-  DEVICE_FN void finish(const Shared& s, const float* sums, int warps, const Place& place, int row, int column) const {
+  DEVICE_FN void finish(const Shared& s, const float* acc, int warps, const Place& place, int row, int column) const {
     const float sink = sinks.at(place.head);
-    float top = sink;
-    NO_UNROLL for (int w = 0; w < warps; ++w) top = larger_score(top, s.top[w][row]);
-    const float base = base_of(top);
-    float total = exponential(sink - base);
-    device::Pack<float, 8> joined{};
+    float row_max = sink;
+    NO_UNROLL for (int w = 0; w < warps; ++w) row_max = max_score(row_max, s.row_max[w][row]);
+    const float base = finite_max(row_max);
+    float row_sum = exponential(sink - base);
+    device::Pack<float, 8> combined{};
     NO_UNROLL for (int w = 0; w < warps; ++w) {
-      const float shrink = exponential(s.top[w][row] - base);
-      const float* const own = sums + (w * kRows + row) * kSumsRow + column;
-      UNROLL for (int i = 0; i < 8; ++i) joined.at[i] += own[i] * shrink;
-      total += s.total[w][row] * shrink;
+      const float correction = exponential(s.row_max[w][row] - base);
+      const float* const own = acc + (w * kRows + row) * kAccRow + column;
+      UNROLL for (int i = 0; i < 8; ++i) combined.at[i] += own[i] * correction;
+      row_sum += s.row_sum[w][row] * correction;
     }
     device::Pack<T, 8> values;
-    UNROLL for (int i = 0; i < 8; ++i) values.at[i] = T(normalised(joined.at[i], total));
+    UNROLL for (int i = 0; i < 8; ++i) values.at[i] = T(normalised(combined.at[i], row_sum));
     device::store_whole(y.at(place.batch, place.head, place.first + row) + column, values);
   }
 };
@@ -362,7 +363,7 @@ void run(Context& context, const Attend& p) {
   const int warps = warps_for(context, p);
   const device::Blocks grid{.blocks = p.batch * p.heads * tiles,
                             .threads = 32 * warps,
-                            .dynamic_bytes = warps * kRows * Kernel::kSumsRow * int64_t(sizeof(float))};
+                            .dynamic_bytes = warps * kRows * Kernel::kAccRow * int64_t(sizeof(float))};
   device::block_kernel<typename Kernel::Shared>(
       context.stream(), grid,
       Kernel{VisibleKeysView<T>(p, context.fault()), SinkView<T>(p), p.q, p.k, p.v, p.y,

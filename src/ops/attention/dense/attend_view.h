@@ -14,7 +14,7 @@
 namespace encore::ops {
 
 template <class C>
-inline constexpr C kUnseen = -std::numeric_limits<C>::infinity();
+inline constexpr C kMaskedScore = -std::numeric_limits<C>::infinity();
 
 struct KeyRange {
   int first, end;  // end may be below first
@@ -79,14 +79,14 @@ struct VisibleKeysView {
   // What the mask adds to a score; there must be one.
   DEVICE_FN C added(int64_t row, int key) const {
     const int64_t i = row + int64_t(key) * by_key;
-    if (boolean) return static_cast<const bool*>(mask)[i] ? C(0) : kUnseen<C>;
+    if (boolean) return static_cast<const bool*>(mask)[i] ? C(0) : kMaskedScore<C>;
     return C(static_cast<const T*>(mask)[i]);
   }
   // The score with what the mask adds. What is masked stays so, whatever the score.
   DEVICE_FN C masked(C score, int64_t row, int key) const {
     if (!mask) return score;
     const C more = added(row, key);
-    return more == kUnseen<C> ? more : score + more;
+    return more == kMaskedScore<C> ? more : score + more;
   }
 
  private:
@@ -108,14 +108,14 @@ DEVICE_FN C exponential(C x) {
   if constexpr (sizeof(C) == 4) return std::exp2(x * C(1.4426950408889634));
   return std::exp(x);
 }
-// What scores are taken from before exponentials: their maximum, or any number if all are unseen.
+// What scores are taken from before exponentials: their maximum, or any number if all are masked.
 template <class C>
-DEVICE_FN C base_of(C top) {
-  return top == kUnseen<C> ? C(0) : top;
+DEVICE_FN C finite_max(C top) {
+  return top == kMaskedScore<C> ? C(0) : top;
 }
-// The larger of two scores. A NaN may get lost here, and not in the power of its score.
+// The larger of two scores. A NaN may get lost here, and not in the exponential of its score.
 template <class C>
-DEVICE_FN C larger_score(C a, C b) {
+DEVICE_FN C max_score(C a, C b) {
   return a > b ? a : b;
 }
 template <class C>
@@ -129,7 +129,7 @@ struct SinkView {
   using C = device::Compute<T>;
   const T* sinks;
   SinkView(const Attend& p) : sinks(static_cast<const T*>(p.sinks)) {}
-  DEVICE_FN C at(int64_t head) const { return sinks ? C(sinks[head]) : kUnseen<C>; }
+  DEVICE_FN C at(int64_t head) const { return sinks ? C(sinks[head]) : kMaskedScore<C>; }
 };
 
 // Rows of heads that share keys, folded into one run of rows, neighbours by query: row r is of query r / group.

@@ -29,22 +29,22 @@ struct DecodeStep {
   using Values = typename Group::Values;
   static constexpr int kRows = 8, kKeys = Group::kKeys, kWidth = Group::kWidth, kWidthLog2 = kChunks == 2 ? 6 : 7;
   static_assert(kWidth == 1 << kWidthLog2);
-  static constexpr int kOldWarps = 10, kNewWarps = kChunks / 2, kWarps = kOldWarps + 1;  // of these there are sums
+  static constexpr int kOldWarps = 10, kNewWarps = kChunks / 2, kWarps = kOldWarps + 1;  // that have accumulators
   static constexpr int kOldThreads = 32 * kOldWarps, kThreads = kOldThreads + 32 * kNewWarps;
   static constexpr int kMaxThreads = kThreads, kStep = kOldWarps * kKeys;
   static constexpr int kPack = 4, kPacks = 4;  // of values of a row as they are finished
   static constexpr bool kBeginsEarly = true;
   static_assert(AddPacks<T>::kPack == 8, "a pack is eight values of a tile's row");
-  static constexpr int kSumsOfWarp = kRows * State::kSumsRow;
-  static constexpr int64_t kDynamicBytes = int64_t(kWarps) * kSumsOfWarp * int64_t(sizeof(float));
+  static constexpr int kAccOfWarp = kRows * State::kAccRow;
+  static constexpr int64_t kDynamicBytes = int64_t(kWarps) * kAccOfWarp * int64_t(sizeof(float));
   struct Shared {
     Words q[1][kChunks][32];
     Words fresh[2][kWidth / 8];  // the new key, and its values
     int64_t mask_row[kRows];
     KeyRange range[kRows];
-    float top[kWarps][kRows], total[kWarps][kRows];
-    alignas(16) float joined[kRows][kWidth];  // of the block
-    float joined_top[kRows], joined_total[kRows];
+    float row_max[kWarps][kRows], row_sum[kWarps][kRows];
+    alignas(16) float combined[kRows][kWidth];  // of the block
+    float combined_max[kRows], combined_sum[kRows];
     int length;
   };
   // Of the keys that were there before, those that a block looks at; and those that each row sees.
@@ -110,17 +110,17 @@ struct DecodeStep {
       // Of the new key there is one tile, which the first block has.
       const int first = is_old ? share.first + w * kKeys : share.old;
       const int end = is_old ? share.end : rank == 0 ? tile.length : share.old;
-      group.look_at(warp, b, s, state, keys, values, {tile, share.slots, share.all, first, end, kStep, factor});
-      State::show(warp, state, s.top[w], s.total[w], sums_in(b, s) + w * kSumsOfWarp);
+      group.attend_keys(warp, b, s, state, keys, values, {tile, share.slots, share.all, first, end, kStep, factor});
+      State::store_partial(warp, state, s.row_max[w], s.row_sum[w], acc_in(b, s) + w * kAccOfWarp);
     });
     b.threads([&](int t, Shared& s) {
       constexpr int kMany = 2;
       for (int i = t; i < tile.rows * (kWidth / kMany); i += kThreads) {
         const int row = i / (kWidth / kMany), column = i % (kWidth / kMany) * kMany;
-        const float* const sums = sums_in(b, s) + row * State::kSumsRow + column;
-        const auto joined = State::template join<kMany>(s.top, s.total, sums, row, kUnseen<float>);
-        *reinterpret_cast<Pack<float, kMany>*>(&s.joined[row][column]) = joined.sums;
-        if (column == 0) s.joined_top[row] = joined.top, s.joined_total[row] = joined.total;
+        const float* const acc = acc_in(b, s) + row * State::kAccRow + column;
+        const auto combined = State::template combine<kMany>(s.row_max, s.row_sum, acc, row, kMaskedScore<float>);
+        *reinterpret_cast<Pack<float, kMany>*>(&s.combined[row][column]) = combined.acc;
+        if (column == 0) s.combined_max[row] = combined.row_max, s.combined_sum[row] = combined.row_sum;
       }
     });
   }
@@ -141,7 +141,7 @@ struct DecodeStep {
  private:
   static_assert(32 / kPacks == device::kMostInCluster);
   struct Part {
-    float sums[kPack], top, total, sink, base;
+    float acc[kPack], row_max, row_sum, sink, base;
   };
 
   DEVICE_FN int rank_of(const Block<Shared>& b) const { return int(b.index()) & ((1 << cluster_log2) - 1); }
@@ -185,7 +185,7 @@ struct DecodeStep {
     };
     Places places;
     UNROLL for (int i = 0; i < 2; ++i) places.keys[i] = in(group.source.k, slot + t % 32 / 4 + 8 * i);
-    UNROLL for (int i = 0; i < 4; ++i) places.values[i] = in(group.source.v, slot + device::depth_of(t % 32, i));
+    UNROLL for (int i = 0; i < 4; ++i) places.values[i] = in(group.source.v, slot + device::k_of(t % 32, i));
     return places;
   }
   DEVICE_FN void load(Keys& keys, Values& values, const Places& places, int lane) const {
@@ -205,49 +205,49 @@ struct DecodeStep {
   // All rows are of one query.
   DEVICE_FN static int head_of(const Tile& tile, int row) { return tile.kv_head * tile.rows + row; }
   // Of all warps.
-  DEVICE_FN static float* sums_in(const Block<Shared>& b, Shared& s) { return b.template dynamic<float>(s); }
+  DEVICE_FN static float* acc_in(const Block<Shared>& b, Shared& s) { return b.template dynamic<float>(s); }
 
   DEVICE_FN void finish(const Warp& warp, const Cluster<Shared>& cluster, const Tile& tile, int first, int end) const {
     constexpr int kInRow = kWidth / kPack;
     PerThread<Part, 32> parts;
-    PerThread<float, 32> tops;
+    PerThread<float, 32> tile_max;
     warp.lanes([&](int lane) {
       const int pack = first + lane % kPacks, row = pack / kInRow, rank = lane / kPacks;
       Part& part = parts[lane];
-      part = {{}, kUnseen<float>, 0, kUnseen<float>, 0};
+      part = {{}, kMaskedScore<float>, 0, kMaskedScore<float>, 0};
       if (pack < end && rank >> cluster_log2 == 0) {
         const Shared& of = cluster.shared(rank);
-        const auto sums = *reinterpret_cast<const Pack<float, kPack>*>(&of.joined[row][pack % kInRow * kPack]);
-        UNROLL for (int i = 0; i < kPack; ++i) part.sums[i] = sums.at[i];
-        part.top = of.joined_top[row], part.total = of.joined_total[row];
+        const auto acc = *reinterpret_cast<const Pack<float, kPack>*>(&of.combined[row][pack % kInRow * kPack]);
+        UNROLL for (int i = 0; i < kPack; ++i) part.acc[i] = acc.at[i];
+        part.row_max = of.combined_max[row], part.row_sum = of.combined_sum[row];
         part.sink = group.sinks.at(head_of(tile, row));
       }
-      tops[lane] = larger_score(part.top, part.sink);
+      tile_max[lane] = max_score(part.row_max, part.sink);
     });
-    warp.template reduce_columns<kPacks>([&](int lane) -> float& { return tops[lane]; },
-                                         [](float a, float c) { return larger_score(a, c); });
+    warp.template reduce_columns<kPacks>([&](int lane) -> float& { return tile_max[lane]; },
+                                         [](float a, float c) { return max_score(a, c); });
     warp.lanes([&](int lane) {
       Part& part = parts[lane];
-      part.base = base_of(tops[lane]);
-      const float shrink = exponential(part.top - part.base);
-      UNROLL for (int i = 0; i < kPack; ++i) part.sums[i] *= shrink;
-      part.total *= shrink;
+      part.base = finite_max(tile_max[lane]);
+      const float correction = exponential(part.row_max - part.base);
+      UNROLL for (int i = 0; i < kPack; ++i) part.acc[i] *= correction;
+      part.row_sum *= correction;
     });
     const auto add_up = [&](auto value) {
       warp.template reduce_columns<kPacks>(value, [](float a, float c) { return a + c; });
     };
-    UNROLL for (int i = 0; i < kPack; ++i) add_up([&](int lane) -> float& { return parts[lane].sums[i]; });
-    add_up([&](int lane) -> float& { return parts[lane].total; });
+    UNROLL for (int i = 0; i < kPack; ++i) add_up([&](int lane) -> float& { return parts[lane].acc[i]; });
+    add_up([&](int lane) -> float& { return parts[lane].row_sum; });
     warp.lanes([&](int lane) {
       const int pack = first + lane;
       if (lane >= kPacks || pack >= end) return;
       const Part& part = parts[lane];
       const int row = pack / kInRow, column = pack % kInRow * kPack;
       if (column >= group.value_size) return;
-      const float factor = normalised(1, part.total + exponential(part.sink - part.base));
+      const float factor = normalised(1, part.row_sum + exponential(part.sink - part.base));
       T* const y = group.source.y_rows.at(tile.batch, head_of(tile, row), 0) + column;
       Pack<T, kPack> out;
-      UNROLL for (int i = 0; i < kPack; ++i) out.at[i] = T(part.sums[i] * factor);
+      UNROLL for (int i = 0; i < kPack; ++i) out.at[i] = T(part.acc[i] * factor);
       device::store_pack(y, out, y_in_packs);
     });
   }

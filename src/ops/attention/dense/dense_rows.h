@@ -109,7 +109,7 @@ void launch_dense(Context& context, const Attend& p, const auto& make) {
   likely.keys = source.likely_keys(p);
   const SplitPartials partial =
       make_partials(context, p, splits_for(context, likely, blocks, Kernel::kRoom, 2 * Kernel::kWarps * Kernel::kKeys));
-  const int64_t own_bytes = source.place(Kernel::kSumsBytes, partial.shares);
+  const int64_t own_bytes = source.place(Kernel::kAccBytes, partial.shares);
   launch_grouped_decode<T, kChunks, kTiles>(context, p, source, blocks, partial, own_bytes);
 }
 template <class T, int kChunks>

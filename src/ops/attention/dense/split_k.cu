@@ -17,17 +17,17 @@ using device::PerThread;
 using device::Warp;
 
 // A block is one warp. It takes kAcross packs of neighbouring values of a row from all shares: lanes that are the same
-// modulo kAcross take the same values of different shares, up to kEach a lane, and the shares' tops and totals with
+// modulo kAcross take the same values of different shares, up to kEach a lane, and the shares' maxima and sums with
 // them. So all is asked for at once, and what lanes exchange stays in the warp.
 template <class T, int kPack, int kAcross, int kEach>
 struct CombineSplits {
   static constexpr int kMaxThreads = 32, kSlots = 32 / kAcross, kShares = kSlots * kEach;
   struct Taken {
-    Pack<float, kPack> sums[kEach];
-    float top[kEach], total[kEach];
+    Pack<float, kPack> acc[kEach];
+    float row_max[kEach], row_sum[kEach];
   };
-  struct Joined {
-    float sums[kPack], top, total;
+  struct Combined {
+    float acc[kPack], row_max, row_sum;
   };
 
   SplitPartials partial;
@@ -42,29 +42,30 @@ struct CombineSplits {
       int64_t part, query, head;
       const int64_t row = by_parts(b.index(), part);
       PerThread<Taken, 32> taken;
-      PerThread<Joined, 32> joined;
+      PerThread<Combined, 32> combined;
       warp.lanes([&](int lane) { take(taken[lane], row, lane / kAcross, column_of(part, lane)); });
       const int64_t batch = by_heads(by_queries(row, query), head);
       const float sink = sinks.at(head);
       warp.lanes([&](int lane) {
-        joined[lane].top = sink;
-        UNROLL for (int i = 0; i < kEach; ++i) joined[lane].top = larger_score(joined[lane].top, taken[lane].top[i]);
+        combined[lane].row_max = sink;
+        UNROLL for (int i = 0; i < kEach; ++i) combined[lane].row_max =
+            max_score(combined[lane].row_max, taken[lane].row_max[i]);
       });
-      warp.template reduce_columns<kAcross>([&](int lane) -> float& { return joined[lane].top; },
-                                            [](float a, float c) { return larger_score(a, c); });
-      warp.lanes([&](int lane) { join(taken[lane], joined[lane]); });
+      warp.template reduce_columns<kAcross>([&](int lane) -> float& { return combined[lane].row_max; },
+                                            [](float a, float c) { return max_score(a, c); });
+      warp.lanes([&](int lane) { combine(taken[lane], combined[lane]); });
       const auto add_up = [&](auto value_of) {
         warp.template reduce_columns<kAcross>(value_of, [](float a, float c) { return a + c; });
       };
-      add_up([&](int lane) -> float& { return joined[lane].total; });
-      UNROLL for (int i = 0; i < kPack; ++i) add_up([&](int lane) -> float& { return joined[lane].sums[i]; });
+      add_up([&](int lane) -> float& { return combined[lane].row_sum; });
+      UNROLL for (int i = 0; i < kPack; ++i) add_up([&](int lane) -> float& { return combined[lane].acc[i]; });
       warp.lanes([&](int lane) {
         const int column = column_of(part, lane);
         if (lane >= kAcross || column >= value_size) return;
-        const Joined& all = joined[lane];
-        const float factor = normalised(1, all.total + exponential(sink - base_of(all.top)));
+        const Combined& all = combined[lane];
+        const float factor = normalised(1, all.row_sum + exponential(sink - finite_max(all.row_max)));
         Pack<T, kPack> out;
-        UNROLL for (int i = 0; i < kPack; ++i) out.at[i] = T(all.sums[i] * factor);
+        UNROLL for (int i = 0; i < kPack; ++i) out.at[i] = T(all.acc[i] * factor);
         device::store_pack(y.at(batch, head, query) + column, out, aligned);
       });
     });
@@ -74,27 +75,27 @@ struct CombineSplits {
   DEVICE_FN static int column_of(int64_t part, int lane) { return (int(part) * kAcross + lane % kAcross) * kPack; }
   DEVICE_FN void take(Taken& to, int64_t row, int slot, int column) const {
     const int64_t first = row * partial.shares + slot;
-    const float* const tops = partial.top + first;
-    const float* const totals = partial.total + first;
-    const float* const sums = partial.sums + first * value_size + column;
+    const float* const tile_max = partial.row_max + first;
+    const float* const row_sums = partial.row_sum + first;
+    const float* const acc = partial.acc + first * value_size + column;
     UNROLL for (int i = 0; i < kEach; ++i) {
       const bool there = slot + i * kSlots < partial.shares;
-      to.top[i] = there ? tops[i * kSlots] : kUnseen<float>;
-      to.total[i] = there ? totals[i * kSlots] : 0.f;
-      to.sums[i] = {};
-      if (there && column < value_size) to.sums[i] = device::load_pack<kPack>(sums + i * kSlots * value_size, true);
+      to.row_max[i] = there ? tile_max[i * kSlots] : kMaskedScore<float>;
+      to.row_sum[i] = there ? row_sums[i * kSlots] : 0.f;
+      to.acc[i] = {};
+      if (there && column < value_size) to.acc[i] = device::load_pack<kPack>(acc + i * kSlots * value_size, true);
     }
   }
-  // What a lane has of its shares, by the row's top.
-  DEVICE_FN static void join(const Taken& from, Joined& to) {
-    const float base = base_of(to.top);
-    to.total = 0;
-    UNROLL for (int c = 0; c < kPack; ++c) to.sums[c] = 0;
+  // What a lane has of its shares, over the row's maximum.
+  DEVICE_FN static void combine(const Taken& from, Combined& to) {
+    const float base = finite_max(to.row_max);
+    to.row_sum = 0;
+    UNROLL for (int c = 0; c < kPack; ++c) to.acc[c] = 0;
     UNROLL for (int i = 0; i < kEach; ++i) {
-      const bool seen = from.total[i] != 0;
-      const float factor = exponential(from.top[i] - base);
-      to.total += seen ? factor * from.total[i] : 0.f;
-      UNROLL for (int c = 0; c < kPack; ++c) to.sums[c] += seen ? factor * from.sums[i].at[c] : 0.f;
+      const bool seen = from.row_sum[i] != 0;
+      const float factor = exponential(from.row_max[i] - base);
+      to.row_sum += seen ? factor * from.row_sum[i] : 0.f;
+      UNROLL for (int c = 0; c < kPack; ++c) to.acc[c] += seen ? factor * from.acc[i].at[c] : 0.f;
     }
   }
 };
@@ -125,9 +126,9 @@ SplitPartials make_partials(Context& context, const Attend& p, int64_t shares) {
   const auto floats = [&](int64_t wanted) {
     return static_cast<float*>(context.scratch(size_t(checked_product(wanted, int64_t(sizeof(float))))));
   };
-  partial.sums = floats(checked_product(count, p.value_size));
-  partial.top = floats(count);
-  partial.total = floats(count);
+  partial.acc = floats(checked_product(count, p.value_size));
+  partial.row_max = floats(count);
+  partial.row_sum = floats(count);
   return partial;
 }
 

@@ -4,12 +4,12 @@
 
 namespace encore::ops {
 
-// For each row [batch, head, query] and share the unnormalised sums of the values, the scores' maximum and the total of
-// the powers. A share that saw no key has a total of zero, and its sums are not looked at.
+// For each row [batch, head, query] and share of its keys the accumulators, the scores' maximum and the sum of the
+// exponentials over it. A share that saw no key has a sum of zero, and its accumulators are not looked at.
 struct SplitPartials {
-  float* sums;  // [row, share, value]
-  float* top;   // [row, share]
-  float* total;
+  float* acc;      // [row, share, value]
+  float* row_max;  // [row, share]
+  float* row_sum;
   int shares;
 };
 
@@ -22,7 +22,7 @@ int64_t splits_for(const Context& context, const Attend& problem, int64_t blocks
 SplitPartials make_partials(Context& context, const Attend& problem, int64_t shares);
 void combine_splits(Context& context, const Attend& problem, const SplitPartials& partial);
 
-// y's value from a sum of values and the total of the powers, both with powers of `base`.
-DEVICE_FN float normalised(float sum, float total) { return total == 0 ? 0.f : sum / total; }
+// y's value from an accumulator and the sum of the exponentials, both over the same maximum.
+DEVICE_FN float normalised(float sum, float row_sum) { return row_sum == 0 ? 0.f : sum / row_sum; }
 
 }  // namespace encore::ops

@@ -1,8 +1,8 @@
-// Tiles of 64 queries and 64 keys in a block of 16 x 16 threads, with the softmax kept up to date as keys go by.
+// Tiles of 64 queries and 64 keys in a block of 16 x 16 threads, with an online softmax.
 //
 // A thread has the scores of four queries, neighbours, and of four keys, 16 keys apart so that its neighbours read
-// other banks; and sums for its four queries, of four neighbouring values in every 64. Rows in shared memory are four
-// values longer than needed where neighbours are to begin in other banks.
+// other banks; and accumulators for its four queries, of four neighbouring values in every 64. Rows in shared memory
+// are four values longer than needed where neighbours are to begin in other banks.
 #pragma once
 #include "device/square_tile.h"
 #include "ops/attention/dense/attend_view.h"
@@ -16,18 +16,18 @@ using device::kTileSide;
 using device::kTileThreads;
 using device::Square;
 
-inline constexpr int kPowerRow = kTile + kTileEach;  // of a query's powers in shared memory
+inline constexpr int kProbRow = kTile + kTileEach;  // of a query's probabilities in shared memory
 
 // Which query, and which key, thread t's scores are of.
 DEVICE_FN int tile_query(int t, int i) { return t / kTileSide * kTileEach + i; }
 DEVICE_FN int tile_key(int t, int j) { return t % kTileSide + j * kTileSide; }
-// Which values its sums are of.
+// Which values its accumulators are of.
 DEVICE_FN int tile_value(int t, int c) { return t % kTileSide * kTileEach + c; }
 
-struct LargerOfFour {
+struct MaxOfFour {
   template <class C>
   DEVICE_FN Four<C> operator()(Four<C> a, const Four<C>& b) const {
-    UNROLL for (int i = 0; i < kTileEach; ++i) a.at[i] = larger_score(a.at[i], b.at[i]);
+    UNROLL for (int i = 0; i < kTileEach; ++i) a.at[i] = max_score(a.at[i], b.at[i]);
     return a;
   }
 };
@@ -64,62 +64,64 @@ DEVICE_FN void add_products(Square<C>& scores, int t, const C* queries, const C*
 
 // A thread's largest score of each query.
 template <class C>
-DEVICE_FN Four<C> tops_of(const Square<C>& scores) {
+DEVICE_FN Four<C> max_of(const Square<C>& scores) {
   Four<C> most;
   UNROLL for (int i = 0; i < kTileEach; ++i) {
     const Four<C>& row = scores.row[i];
-    most.at[i] = larger_score(larger_score(row.at[0], row.at[1]), larger_score(row.at[2], row.at[3]));
+    most.at[i] = max_score(max_score(row.at[0], row.at[1]), max_score(row.at[2], row.at[3]));
   }
   return most;
 }
 
-// What a thread has of its queries: sums of 64 kFours values.
+// What a thread has of its queries: accumulators of 64 kFours values.
 template <class C, int kFours>
 struct TileSoftmax {
-  Square<C> sums[kFours];
-  Four<C> top, total;
+  Square<C> acc[kFours];
+  Four<C> row_max, row_sum;
 
   DEVICE_FN void clear() {
-    UNROLL for (int f = 0; f < kFours; ++f) sums[f] = {};
+    UNROLL for (int f = 0; f < kFours; ++f) acc[f] = {};
     UNROLL for (int i = 0; i < kTileEach; ++i) {
-      top.at[i] = kUnseen<C>;
-      total.at[i] = 0;
+      row_max.at[i] = kMaskedScore<C>;
+      row_sum.at[i] = 0;
     }
   }
-  // Has a query see a score; returns what scores are taken from before exponentials.
-  DEVICE_FN C raise(int i, C score) {
-    const C now = larger_score(top.at[i], score), base = base_of(now), shrink = exponential(top.at[i] - base);
-    top.at[i] = now;
-    total.at[i] *= shrink;
+  // Corrects what was added up if this score is a new maximum; returns what scores are taken from before exponentials.
+  DEVICE_FN C raise_max(int i, C score) {
+    const C now = max_score(row_max.at[i], score), base = finite_max(now),
+            correction = exponential(row_max.at[i] - base);
+    row_max.at[i] = now;
+    row_sum.at[i] *= correction;
     UNROLL for (int f = 0; f < kFours; ++f) {
-      UNROLL for (int c = 0; c < kTileEach; ++c) sums[f].row[i].at[c] *= shrink;
+      UNROLL for (int c = 0; c < kTileEach; ++c) acc[f].row[i].at[c] *= correction;
     }
     return base;
   }
-  // Takes up the scores of a tile, of which `tops` are the largest of each query, and shows their powers.
-  DEVICE_FN void take(int t, const Square<C>& scores, const Four<C>& tops, C* powers) {
-    powers += tile_query(t, 0) * kPowerRow;
+  // Adds the scores of a tile, of which `tile_max` has the largest of each query, and writes their unnormalised
+  // probabilities.
+  DEVICE_FN void accumulate(int t, const Square<C>& scores, const Four<C>& tile_max, C* probs) {
+    probs += tile_query(t, 0) * kProbRow;
     UNROLL for (int i = 0; i < kTileEach; ++i) {
-      const C base = raise(i, tops.at[i]);
+      const C base = raise_max(i, tile_max.at[i]);
       UNROLL for (int j = 0; j < kTileEach; ++j) {
-        const C power = exponential(scores.row[i].at[j] - base);
-        total.at[i] += power;
-        powers[i * kPowerRow + tile_key(t, j)] = power;
+        const C prob = exponential(scores.row[i].at[j] - base);
+        row_sum.at[i] += prob;
+        probs[i * kProbRow + tile_key(t, j)] = prob;
       }
     }
   }
   // Then the values of the tile's keys.
-  DEVICE_FN void add_values(int t, const C* powers, const C* values) {
-    powers += tile_query(t, 0) * kPowerRow;
+  DEVICE_FN void add_values(int t, const C* probs, const C* values) {
+    probs += tile_query(t, 0) * kProbRow;
     values += tile_value(t, 0);
     NO_UNROLL for (int key = 0; key < kTile; key += kTileEach) {
-      Four<C> power[kTileEach];
-      UNROLL for (int i = 0; i < kTileEach; ++i) power[i] = device::four(powers + i * kPowerRow + key);
+      Four<C> prob[kTileEach];
+      UNROLL for (int i = 0; i < kTileEach; ++i) prob[i] = device::four(probs + i * kProbRow + key);
       UNROLL for (int n = 0; n < kTileEach; ++n) {
         UNROLL for (int f = 0; f < kFours; ++f) {
           const Four<C> value = device::four(values + (key + n) * kFours * kTile + f * kTile);
           UNROLL for (int i = 0; i < kTileEach; ++i) {
-            UNROLL for (int c = 0; c < kTileEach; ++c) sums[f].row[i].at[c] += power[i].at[n] * value.at[c];
+            UNROLL for (int c = 0; c < kTileEach; ++c) acc[f].row[i].at[c] += prob[i].at[n] * value.at[c];
           }
         }
       }

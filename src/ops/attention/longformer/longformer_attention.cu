@@ -86,17 +86,17 @@ struct CombineLongformer {
     if (view.is_padding(batch, row)) return;
     const LongformerSplits& partial = view.partial;
     const int64_t from = one * partial.shares, size = by_size.divisor();
-    float top = kUnseen<float>;
-    for (int n = 0; n < partial.shares; ++n) top = larger_score(top, partial.top[from + n]);
-    const float base = base_of(top);
-    float sum = 0, total = 0;
+    float row_max = kMaskedScore<float>;
+    for (int n = 0; n < partial.shares; ++n) row_max = max_score(row_max, partial.row_max[from + n]);
+    const float base = finite_max(row_max);
+    float sum = 0, row_sum = 0;
     for (int n = 0; n < partial.shares; ++n) {
-      if (partial.total[from + n] == 0) continue;
-      const float factor = exponential(partial.top[from + n] - base);
-      total += partial.total[from + n] * factor;
-      sum += partial.sums[(from + n) * size + column] * factor;
+      if (partial.row_sum[from + n] == 0) continue;
+      const float factor = exponential(partial.row_max[from + n] - base);
+      row_sum += partial.row_sum[from + n] * factor;
+      sum += partial.acc[(from + n) * size + column] * factor;
     }
-    y.at(batch, head, row)[column] = T(total == 0 ? 0.f : sum / total);
+    y.at(batch, head, row)[column] = T(row_sum == 0 ? 0.f : sum / row_sum);
   }
 };
 
@@ -131,9 +131,9 @@ LongformerSplits make_shares(Context& context, const LongformerProblem& p, int64
   const auto floats = [&](int64_t wanted) {
     return static_cast<float*>(context.scratch(size_t(checked_product(wanted, sizeof(float)))));
   };
-  partial.sums = floats(checked_product(count, p.size));
-  partial.top = floats(count);
-  partial.total = floats(count);
+  partial.acc = floats(checked_product(count, p.size));
+  partial.row_max = floats(count);
+  partial.row_sum = floats(count);
   return partial;
 }
 

@@ -34,7 +34,7 @@ struct GlobalTokens {
 
 // What blocks that share out the keys of the first global queries leave, [batch, head, query, share] and value.
 struct LongformerSplits {
-  float *sums = nullptr, *top = nullptr, *total = nullptr;
+  float *acc = nullptr, *row_max = nullptr, *row_sum = nullptr;
   int shares = 1;
 };
 

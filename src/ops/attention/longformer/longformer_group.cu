@@ -1,9 +1,9 @@
-// 32 queries as columns of tile products with 16 keys, laid out as attend_grouped_decode.h has it: keys and values are
+// 32 queries as columns of mma with 16 keys, laid out as attend_grouped_decode.h has it: keys and values are
 // read straight into the registers of the lanes that need them. A warp takes every fourth tile of the keys that the
 // queries see, neighbours first, with the keys and the values of the next one on their way, and keeps up its own
 // softmax. Warps are combined at the end.
 #include "device/launch.h"
-#include "device/tile_parts.h"
+#include "device/mma_fragments.h"
 #include "ops/attention/dense/group_softmax.h"
 #include "ops/attention/longformer/longformer_attention.h"
 #include "ops/dispatch.h"
@@ -12,9 +12,9 @@ namespace encore::ops {
 namespace {
 
 using device::Block;
+using device::FragmentC;
 using device::Pack;
 using device::PerThread;
-using device::SumTile;
 using device::Warp;
 
 constexpr int kWarps = 4, kThreads = 32 * kWarps, kKeys = 16, kQueries = kLongformerGroup, kTiles = kQueries / 8;
@@ -28,15 +28,15 @@ struct LongformerGroup {
   static constexpr int kRoom = kChunks == 2 ? 3 : 2, kMaxThreads = kRoom * kThreads;
   using State = GroupSoftmax<T, kTiles, kSpans>;
   using OfQueries = typename State::OfRows;
-  static constexpr int kSumsRow = State::kSumsRow;
-  static constexpr int64_t kSumsBytes = int64_t(kWarps) * kQueries * kSumsRow * int64_t(sizeof(float));
+  static constexpr int kAccRow = State::kAccRow;
+  static constexpr int64_t kAccBytes = int64_t(kWarps) * kQueries * kAccRow * int64_t(sizeof(float));
   using Words = device::WordsOf<T, 8>;
 
   struct Shared {
     Words q[kTiles][kChunks][32];
     int row[kQueries];  // of each query whose result is wanted, else below zero
     bool padding[kQueries];
-    float top[kWarps][kQueries], total[kWarps][kQueries];
+    float row_max[kWarps][kQueries], row_sum[kWarps][kQueries];
   };
   struct Marks {  // of a lane's two keys
     int key[2];   // below zero where there is none
@@ -50,7 +50,7 @@ struct LongformerGroup {
     Words at[4][kSpans];
   };
   struct Scores {
-    SumTile at[kTiles][1];
+    FragmentC at[kTiles][1];
   };
   // Tiles of keys: so many of neighbours, and then those of the list.
   struct Walk {
@@ -105,38 +105,39 @@ struct LongformerGroup {
       warp.lanes([&](int lane) { state[lane].clear(); });
       for (int n = warp.index(); n < walk.all; n += kWarps) {
         PerThread<Scores, 32> scores;
-        PerThread<OfQueries, 32> tops;
+        PerThread<OfQueries, 32> tile_max;
         warp.lanes([&](int lane) { scores[lane] = Scores{}; });
         UNROLL for (int c = 0; c < kChunks; ++c) {
           UNROLL for (int r = 0; r < kTiles; ++r) {
             UNROLL for (int half = 0; half < 2; ++half) {
-              warp.template multiply<T>([&](int lane) -> SumTile& { return scores[lane].at[r][0]; },
-                                        [&](int lane) {
-                                          const Keys& of = keys[thread + lane];
-                                          return device::left_of(of.at[0][c], of.at[1][c], half);
-                                        },
-                                        [&](int lane) { return device::right_of(s.q[r][c][lane], half); });
+              warp.template mma<T>([&](int lane) -> FragmentC& { return scores[lane].at[r][0]; },
+                                   [&](int lane) {
+                                     const Keys& of = keys[thread + lane];
+                                     return device::fragment_a(of.at[0][c], of.at[1][c], half);
+                                   },
+                                   [&](int lane) { return device::fragment_b(s.q[r][c][lane], half); });
             }
           }
         }
         warp.lanes([&](int lane) {
           const Marks marks = keys[thread + lane].marks;
           load_keys(keys[thread + lane], from.k, tile, walk, batch, n + kWarps, lane);
-          judge(scores[lane], tops[lane], marks, tile, n >= walk.near, is_plain(tile, walk, n), lane);
+          mask_and_max(scores[lane], tile_max[lane], marks, tile, n >= walk.near, is_plain(tile, walk, n), lane);
         });
-        State::take(warp, state, scores, tops,
-                    [&](int lane, int key, int span, int i) { return values[thread + lane].at[key][span].at[i]; });
+        State::accumulate(warp, state, scores, tile_max, [&](int lane, int key, int span, int i) {
+          return values[thread + lane].at[key][span].at[i];
+        });
         warp.lanes([&](int lane) { load_values(values[thread + lane], from.v, tile, walk, batch, n + kWarps, lane); });
       }
-      State::show(warp, state, s.top[warp.index()], s.total[warp.index()],
-                  b.template dynamic<float>(s) + warp.index() * kQueries * kSumsRow);
+      State::store_partial(warp, state, s.row_max[warp.index()], s.row_sum[warp.index()],
+                           b.template dynamic<float>(s) + warp.index() * kQueries * kAccRow);
     });
     b.threads([&](int t, Shared& s) {
-      const float* const sums = b.template dynamic<float>(s);
+      const float* const acc = b.template dynamic<float>(s);
       for (int i = t; i < tile.queries * kWidth; i += kThreads) {
         const int query = i / kWidth, column = i % kWidth;
         if (column < size && s.row[query] >= 0)
-          finish(s, sums + query * kSumsRow + column, tile, batch, head, query, column);
+          finish(s, acc + query * kAccRow + column, tile, batch, head, query, column);
       }
     });
   }
@@ -169,7 +170,7 @@ struct LongformerGroup {
   DEVICE_FN void load_values(Values& to, const T* from, const LongformerTile& tile, const Walk& walk, int batch, int n,
                              int lane) const {
     UNROLL for (int i = 0; i < 4; ++i) {
-      const int key = key_of(tile, walk, batch, n, device::depth_of(lane, i));
+      const int key = key_of(tile, walk, batch, n, device::k_of(lane, i));
       const T* const row = from + (key < 0 ? 0 : key) * view.row_step + 8 * (lane / 4);
       UNROLL for (int span = 0; span < kSpans; ++span) to.at[i][span] =
           words(row + 64 * span, key >= 0 && 64 * span + 8 * (lane / 4) < size);
@@ -180,41 +181,42 @@ struct LongformerGroup {
     const int first = tile.first_key + n * kKeys, last = first + kKeys - 1;
     return n < walk.near && last < tile.end_key && tile.sees(0, last, false) && tile.sees(kQueries - 1, first, false);
   }
-  // From products to scores, of which a lane's largest go to `tops`.
-  DEVICE_FN void judge(Scores& scores, OfQueries& tops, const Marks& marks, const LongformerTile& tile, bool of_list,
-                       bool plain, int lane) const {
+  // Scales and masks the scores of a tile, and finds each lane's maxima.
+  DEVICE_FN void mask_and_max(Scores& scores, OfQueries& tile_max, const Marks& marks, const LongformerTile& tile,
+                              bool of_list, bool plain, int lane) const {
     UNROLL for (int r = 0; r < kTiles; ++r) {
-      SumTile& scored = scores.at[r][0];
+      FragmentC& scored = scores.at[r][0];
       UNROLL for (int i = 0; i < 4; ++i) scored.at[i] = scored.at[i] * scale + marks.added[i / 2];
       if (!plain) {
         UNROLL for (int i = 0; i < 4; ++i) {
           const int key = marks.key[i / 2];
-          if (key < 0 || !tile.sees(8 * r + device::sum_column(lane, i), key, of_list)) scored.at[i] = kUnseen<float>;
+          if (key < 0 || !tile.sees(8 * r + device::c_column(lane, i), key, of_list))
+            scored.at[i] = kMaskedScore<float>;
         }
       }
-      UNROLL for (int e = 0; e < 2; ++e) tops.at[r][e] = larger_score(scored.at[e], scored.at[e + 2]);
+      UNROLL for (int e = 0; e < 2; ++e) tile_max.at[r][e] = max_score(scored.at[e], scored.at[e + 2]);
     }
   }
-  // `sums` are the first warp's.
-  DEVICE_FN void finish(const Shared& s, const float* sums, const LongformerTile& tile, int batch, int head, int query,
+  // `acc` is the first warp's.
+  DEVICE_FN void finish(const Shared& s, const float* acc, const LongformerTile& tile, int batch, int head, int query,
                         int column) const {
-    float top = kUnseen<float>, sum = 0, total = 0;
-    UNROLL for (int w = 0; w < kWarps; ++w) top = larger_score(top, s.top[w][query]);
-    const float base = base_of(top);
+    float row_max = kMaskedScore<float>, sum = 0, row_sum = 0;
+    UNROLL for (int w = 0; w < kWarps; ++w) row_max = max_score(row_max, s.row_max[w][query]);
+    const float base = finite_max(row_max);
     UNROLL for (int w = 0; w < kWarps; ++w) {
-      const float shrink = exponential(s.top[w][query] - base);
-      sum += sums[w * kQueries * kSumsRow] * shrink;
-      total += s.total[w][query] * shrink;
+      const float correction = exponential(s.row_max[w][query] - base);
+      sum += acc[w * kQueries * kAccRow] * correction;
+      row_sum += s.row_sum[w][query] * correction;
     }
     if (!view.is_shared(tile)) {
-      y.at(batch, head, s.row[query])[column] = T(total == 0 || s.padding[query] ? 0.f : sum / total);
+      y.at(batch, head, s.row[query])[column] = T(row_sum == 0 || s.padding[query] ? 0.f : sum / row_sum);
       return;
     }
     const int64_t at = view.shares_of(batch, head, query) + tile.share;
-    view.partial.sums[at * size + column] = sum;
+    view.partial.acc[at * size + column] = sum;
     if (column != 0) return;
-    view.partial.top[at] = top;
-    view.partial.total[at] = total;
+    view.partial.row_max[at] = row_max;
+    view.partial.row_sum[at] = row_sum;
   }
 };
 
@@ -222,7 +224,7 @@ template <int kChunks>
 void run(Context& context, const LongformerProblem& p, const GlobalTokens& tokens, const LongformerSplits& partial) {
   using Kernel = LongformerGroup<kChunks>;
   const LongformerView<Half, kQueries> view(p, tokens, partial);
-  device::block_kernel<typename Kernel::Shared>(context.stream(), {view.blocks(), kThreads, Kernel::kSumsBytes},
+  device::block_kernel<typename Kernel::Shared>(context.stream(), {view.blocks(), kThreads, Kernel::kAccBytes},
                                                 Kernel{view, p.y, int(p.size), float(p.scale)});
 }
 

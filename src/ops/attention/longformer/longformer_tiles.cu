@@ -29,8 +29,8 @@ struct LongformerTiles {
 
   LongformerView<T, kTile> view;
   HeadView<T> y;
-  int size, parts, depth;      // depth: of a row in shared memory, but for what keeps rows in other banks
-  int64_t keys_at, powers_at;  // bytes in shared memory, where queries are first
+  int size, parts, depth;     // depth: of a row in shared memory, but for what keeps rows in other banks
+  int64_t keys_at, probs_at;  // bytes in shared memory, where queries are first
   float scale;
   Divider packs;  // of a row
   bool aligned;
@@ -71,10 +71,10 @@ struct LongformerTiles {
         step(b, state, tile, from, batch, part, of_list ? at - neighbours : at, of_list);
         at = !of_list && at + kTile > neighbours ? neighbours : at + kTile;
       }
-      PerThread<Four<float>, kTileThreads> total;
+      PerThread<Four<float>, kTileThreads> row_sum;
       b.template reduce_groups<kTileSide>(
-          total, [&](int t) { return state[t].total; }, SumOfFour());
-      b.threads([&](int t, Shared&) { state[t].total = total[t]; });
+          row_sum, [&](int t) { return state[t].row_sum; }, SumOfFour());
+      b.threads([&](int t, Shared&) { state[t].row_sum = row_sum[t]; });
     }
     b.threads([&](int t, Shared& s) { write(t, s, tile, state[t], batch, head, part); });
   }
@@ -105,20 +105,20 @@ struct LongformerTiles {
         const float added = s.added[tile_key(t, j)];
         UNROLL for (int i = 0; i < kTileEach; ++i) {
           float& one = square.row[i].at[j];
-          one = key >= 0 && tile.sees(tile_query(t, i), key, of_list) ? one * scale + added : kUnseen<float>;
+          one = key >= 0 && tile.sees(tile_query(t, i), key, of_list) ? one * scale + added : kMaskedScore<float>;
         }
       }
       score[t] = square;
     });
-    PerThread<Four<float>, kTileThreads> tops;
+    PerThread<Four<float>, kTileThreads> tile_max;
     b.template reduce_groups<kTileSide>(
-        tops, [&](int t) { return tops_of(score[t]); }, LargerOfFour());
+        tile_max, [&](int t) { return max_of(score[t]); }, MaxOfFour());
     b.threads([&](int t, Shared& s) {
-      state[t].take(t, score[t], tops[t], b.template dynamic<float>(s, powers_at));
+      state[t].accumulate(t, score[t], tile_max[t], b.template dynamic<float>(s, probs_at));
       load_values(t, b.template dynamic<float>(s, keys_at), from.v, part, key_at);
     });
     b.threads([&](int t, Shared& s) {
-      state[t].add_values(t, b.template dynamic<float>(s, powers_at), b.template dynamic<float>(s, keys_at));
+      state[t].add_values(t, b.template dynamic<float>(s, probs_at), b.template dynamic<float>(s, keys_at));
     });
   }
 
@@ -147,22 +147,22 @@ struct LongformerTiles {
     UNROLL for (int i = 0; i < kTileEach; ++i) {
       const int query = tile_query(t, i), row = s.row[query], first = part * kTile + tile_value(t, 0);
       if (row < 0) continue;
-      const float total = s.padding[query] ? 0.f : state.total.at[i];
+      const float row_sum = s.padding[query] ? 0.f : state.row_sum.at[i];
       if (view.is_shared(tile)) {
         const int64_t at = view.shares_of(batch, head, query) + tile.share;
         UNROLL for (int c = 0; c < kTileEach; ++c) {
-          if (first + c < size) view.partial.sums[at * size + first + c] = state.sums[0].row[i].at[c];
+          if (first + c < size) view.partial.acc[at * size + first + c] = state.acc[0].row[i].at[c];
         }
         if (first == 0) {
-          view.partial.top[at] = state.top.at[i];
-          view.partial.total[at] = total;
+          view.partial.row_max[at] = state.row_max.at[i];
+          view.partial.row_sum[at] = row_sum;
         }
         continue;
       }
       T* const to = y.at(batch, head, row) + first;
-      const float inverse = total == 0 ? 0.f : 1.f / total;
+      const float inverse = row_sum == 0 ? 0.f : 1.f / row_sum;
       UNROLL for (int c = 0; c < kTileEach; ++c) {
-        if (first + c < size) to[c] = T(total == 0 ? 0.f : state.sums[0].row[i].at[c] * inverse);
+        if (first + c < size) to[c] = T(row_sum == 0 ? 0.f : state.acc[0].row[i].at[c] * inverse);
       }
     }
   }
@@ -175,13 +175,13 @@ void run(Context& context, const LongformerProblem& p, const GlobalTokens& token
   const int packs = int((p.size + kPack - 1) / kPack), depth = packs * kPack, parts = int((p.size + kTile - 1) / kTile);
   const int64_t rows_bytes = int64_t(kTile) * (depth + kTileEach) * int64_t(sizeof(float));
   const int64_t values_bytes = int64_t(kTile) * kTile * int64_t(sizeof(float));
-  const int64_t powers_at = rows_bytes + std::max(rows_bytes, values_bytes);
+  const int64_t probs_at = rows_bytes + std::max(rows_bytes, values_bytes);
   const LongformerView<T, kTile> view(p, tokens, partial);
   device::block_kernel<typename Kernel::Shared>(
       context.stream(),
       {checked_product(view.blocks(), parts), kTileThreads,
-       powers_at + int64_t(kTile) * kPowerRow * int64_t(sizeof(float))},
-      Kernel{view, p.y, int(p.size), parts, depth, rows_bytes, powers_at, float(p.scale),
+       probs_at + int64_t(kTile) * kProbRow * int64_t(sizeof(float))},
+      Kernel{view, p.y, int(p.size), parts, depth, rows_bytes, probs_at, float(p.scale),
              Divider(packs, int64_t(kTile) * packs), packs_fit<kPack, T>(p)});
 }
 

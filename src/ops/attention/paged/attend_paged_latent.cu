@@ -3,9 +3,9 @@
 //
 // A block has 32 rows, heads of tokens of one sequence, and meets 32 keys at a time. They go from pages to shared
 // memory once, decoded, with the next ones on their way meanwhile. A warp has the scores of 16 keys and eight rows,
-// eight threads have the softmax of a row, and a warp has 64 channels of the sums, for all rows. Which lane has what of
-// a tile is as in attend_grouped_decode.h, except that neighbours of keys and rows lie in other lanes, for the sake of
-// banks.
+// eight threads have the softmax of a row, and a warp has accumulators of 64 channels, for all rows. Which lane has
+// what of a tile is as in attend_grouped_decode.h, except that neighbours of keys and rows lie in other lanes, for the
+// sake of banks.
 #include "ops/attention/paged/paged_rows.h"
 #include "ops/dispatch.h"
 
@@ -29,20 +29,20 @@ struct AttendPagedLatent {
 
   struct Shared {
     alignas(16) float scores[kRows * kScoresRow];
-    alignas(8) T powers[kRows * kPowersRow];
+    alignas(8) T probs[kRows * kPowersRow];
     KeyRange range[kRows];
     bool there[kKeys];
-    float shrink[kRows], top[kRows], total[kRows];
+    float correction[kRows], row_max[kRows], row_sum[kRows];
   };
   struct Held {
     Words at[kHeld];
     bool there;
   };
   struct Softmax {
-    float scores[kScores], top, total;
+    float scores[kScores], row_max, row_sum;
   };
-  struct Sums {
-    device::SumTile at[kTiles][4];
+  struct Accumulator {
+    device::FragmentC at[kTiles][4];
   };
 
   Source source;
@@ -64,12 +64,12 @@ struct AttendPagedLatent {
 
     PerThread<Held> held;
     PerThread<Softmax> softmax;
-    PerThread<Sums> sums;
+    PerThread<Accumulator> acc;
     b.threads([&](int t, Shared& s) {
       held[t] = load(tile, first, end, t);
-      softmax[t].top = kUnseen<float>;
-      softmax[t].total = 0;
-      sums[t] = Sums{};
+      softmax[t].row_max = kMaskedScore<float>;
+      softmax[t].row_sum = 0;
+      acc[t] = Accumulator{};
       T* const queries = b.template dynamic<T>(s, keys_bytes());
       for (int i = t; i < kRows * 4 * chunks; i += kThreads) {
         const int row = i / (4 * chunks), column = i % (4 * chunks) * 8;
@@ -85,22 +85,22 @@ struct AttendPagedLatent {
         held[t] = load(tile, key + kKeys, end, t);
       });
       device::for_each_warp(b, [&](const device::Warp& warp, Shared& s) { score(b, warp, s); });
-      PerThread<float> tops;
+      PerThread<float> tile_max;
       b.template reduce_groups<kTeam>(
-          tops, [&](int t) { return judge(shared, softmax[t], key, end, factor, t); },
-          [](float a, float c) { return larger_score(a, c); });
-      b.threads([&](int t, Shared& s) { raise(s, softmax[t], tops[t], t); });
-      device::for_each_warp(b, [&](const device::Warp& warp, Shared& s) { add_values(b, warp, s, sums); });
+          tile_max, [&](int t) { return mask_and_max(shared, softmax[t], key, end, factor, t); },
+          [](float a, float c) { return max_score(a, c); });
+      b.threads([&](int t, Shared& s) { update(s, softmax[t], tile_max[t], t); });
+      device::for_each_warp(b, [&](const device::Warp& warp, Shared& s) { add_values(b, warp, s, acc); });
     }
-    PerThread<float> totals;
+    PerThread<float> row_sums;
     b.template reduce_groups<kTeam>(
-        totals, [&](int t) { return softmax[t].total; }, [](float a, float c) { return a + c; });
+        row_sums, [&](int t) { return softmax[t].row_sum; }, [](float a, float c) { return a + c; });
     b.threads([&](int t, Shared& s) {
       if (t % kTeam > 0) return;
-      s.top[t / kTeam] = softmax[t].top - kLift<T>;
-      s.total[t / kTeam] = totals[t];
+      s.row_max[t / kTeam] = softmax[t].row_max - kExpShift<T>;
+      s.row_sum[t / kTeam] = row_sums[t];
     });
-    b.threads([&](int t, Shared& s) { finish(s, tile, sums[t], share, t); });
+    b.threads([&](int t, Shared& s) { finish(s, tile, acc[t], share, t); });
   }
 
  private:
@@ -155,8 +155,8 @@ struct AttendPagedLatent {
     const auto at = [&](const T* from, int row, int chunk, int lane) {
       return *reinterpret_cast<const Words*>(from + row * stride() + 32 * chunk + lane % 4 * 8);
     };
-    device::PerThread<device::SumTile, 32> scores[2];
-    warp.lanes([&](int lane) { scores[0][lane] = scores[1][lane] = device::SumTile{}; });
+    device::PerThread<device::FragmentC, 32> scores[2];
+    warp.lanes([&](int lane) { scores[0][lane] = scores[1][lane] = device::FragmentC{}; });
     device::PerThread<Words, 32> q, low, high;
     NO_UNROLL for (int chunk = 0; chunk < chunks; ++chunk) {
       warp.lanes([&](int lane) {
@@ -166,55 +166,57 @@ struct AttendPagedLatent {
         q[lane] = at(b.template dynamic<T>(s, keys_bytes()), rows + spread(lane / 4), chunk, lane);
       });
       UNROLL for (int half = 0; half < 2; ++half) {
-        warp.template multiply<T>([&](int lane) -> device::SumTile& { return scores[half][lane]; },
-                                  [&](int lane) { return device::left_of(low[lane], high[lane], half); },
-                                  [&](int lane) { return device::right_of(q[lane], half); });
+        warp.template mma<T>([&](int lane) -> device::FragmentC& { return scores[half][lane]; },
+                             [&](int lane) { return device::fragment_a(low[lane], high[lane], half); },
+                             [&](int lane) { return device::fragment_b(q[lane], half); });
       }
     }
     warp.lanes([&](int lane) {
       UNROLL for (int i = 0; i < 4; ++i) {
-        const int row = rows + spread(device::sum_column(lane, i)), key = keys + spread(lane / 4) + i / 2 * 8;
+        const int row = rows + spread(device::c_column(lane, i)), key = keys + spread(lane / 4) + i / 2 * 8;
         s.scores[row * kScoresRow + key] = scores[0][lane].at[i] + scores[1][lane].at[i];
       }
     });
   }
   // A thread's scores of its row, masked, and the largest of them.
-  DEVICE_FN float judge(const Shared& s, Softmax& own, int key, int end, float factor, int t) const {
+  DEVICE_FN float mask_and_max(const Shared& s, Softmax& own, int key, int end, float factor, int t) const {
     const int row = t / kTeam, in_tile = t % kTeam * kScores;
     const KeyRange range = s.range[row];
     const auto scores = *reinterpret_cast<const device::Pack<float, kScores>*>(s.scores + row * kScoresRow + in_tile);
-    float top = kUnseen<float>;
+    float row_max = kMaskedScore<float>;
     UNROLL for (int i = 0; i < kScores; ++i) {
       const int at = key + in_tile + i;
       const bool seen = at < end && at >= range.first && at < range.end && s.there[in_tile + i];
-      own.scores[i] = seen ? capped(scores.at[i] * factor, softcap) : kUnseen<float>;
-      top = larger_score(top, own.scores[i]);
+      own.scores[i] = seen ? capped(scores.at[i] * factor, softcap) : kMaskedScore<float>;
+      row_max = max_score(row_max, own.scores[i]);
     }
-    return top;
+    return row_max;
   }
-  DEVICE_FN void raise(Shared& s, Softmax& own, float top, int t) const {
-    const float now = larger_score(own.top, top), base = base_of(now), shrink = exponential(own.top - base);
-    own.top = now;
-    own.total *= shrink;
-    device::Pack<T, kScores> powers;
+  DEVICE_FN void update(Shared& s, Softmax& own, float row_max, int t) const {
+    const float now = max_score(own.row_max, row_max), base = finite_max(now),
+                correction = exponential(own.row_max - base);
+    own.row_max = now;
+    own.row_sum *= correction;
+    device::Pack<T, kScores> probs;
     UNROLL for (int i = 0; i < kScores; ++i) {
-      powers.at[i] = T(exponential(own.scores[i] - (base - kLift<T>)));
-      own.total += float(powers.at[i]);  // as it is multiplied: what rounding does to both cancels out
+      probs.at[i] = T(exponential(own.scores[i] - (base - kExpShift<T>)));
+      own.row_sum += float(probs.at[i]);  // as it is multiplied: what rounding does to both cancels out
     }
     const int row = t / kTeam;
-    *reinterpret_cast<device::Pack<T, kScores>*>(s.powers + row * kPowersRow + t % kTeam * kScores) = powers;
-    if (t % kTeam == 0) s.shrink[row] = shrink;
+    *reinterpret_cast<device::Pack<T, kScores>*>(s.probs + row * kPowersRow + t % kTeam * kScores) = probs;
+    if (t % kTeam == 0) s.correction[row] = correction;
   }
-  DEVICE_FN void add_values(const Block<Shared>& b, const device::Warp& warp, Shared& s, PerThread<Sums>& sums) const {
+  DEVICE_FN void add_values(const Block<Shared>& b, const device::Warp& warp, Shared& s,
+                            PerThread<Accumulator>& acc) const {
     const int first = warp.index() * 64, thread = warp.index() * 32;
     if (first >= value_size) return;
     warp.lanes([&](int lane) {
       UNROLL for (int r = 0; r < kTiles; ++r) {
         UNROLL for (int e = 0; e < 2; ++e) {
-          const float shrink = s.shrink[8 * r + device::sum_column(lane, e)];
+          const float correction = s.correction[8 * r + device::c_column(lane, e)];
           UNROLL for (int i = 0; i < 4; ++i) {
-            sums[thread + lane].at[r][i].at[e] *= shrink;
-            sums[thread + lane].at[r][i].at[e + 2] *= shrink;
+            acc[thread + lane].at[r][i].at[e] *= correction;
+            acc[thread + lane].at[r][i].at[e + 2] *= correction;
           }
         }
       }
@@ -223,12 +225,12 @@ struct AttendPagedLatent {
       Words at[4];
     };
     device::PerThread<Values, 32> values;
-    device::PerThread<device::RightTile, 32> powers;
+    device::PerThread<device::FragmentB, 32> probs;
     UNROLL for (int keys = 0; keys < kKeys; keys += 16) {
       warp.lanes([&](int lane) {
         const int column = first + lane / 4 * 8;
         UNROLL for (int j = 0; j < 4; ++j) {
-          const int key = keys + device::depth_of(lane, j);
+          const int key = keys + device::k_of(lane, j);
           values[lane].at[j] = column < value_size
                                    ? *reinterpret_cast<const Words*>(b.template dynamic<T>(s) + key * stride() + column)
                                    : Words{};
@@ -236,46 +238,46 @@ struct AttendPagedLatent {
       });
       UNROLL for (int r = 0; r < kTiles; ++r) {
         warp.lanes([&](int lane) {
-          const T* const row = s.powers + (8 * r + lane / 4) * kPowersRow + keys + lane % 4 * 2;
-          powers[lane] = {{*reinterpret_cast<const uint32_t*>(row), *reinterpret_cast<const uint32_t*>(row + 8)}};
+          const T* const row = s.probs + (8 * r + lane / 4) * kPowersRow + keys + lane % 4 * 2;
+          probs[lane] = {{*reinterpret_cast<const uint32_t*>(row), *reinterpret_cast<const uint32_t*>(row + 8)}};
         });
         UNROLL for (int i = 0; i < 4; ++i) {
-          warp.template multiply<T>([&](int lane) -> device::SumTile& { return sums[thread + lane].at[r][i]; },
-                                    [&](int lane) {
-                                      const auto word = [&](int j) { return values[lane].at[j].at[i]; };
-                                      return device::left_of(word(0), word(1), word(2), word(3));
-                                    },
-                                    [&](int lane) { return powers[lane]; });
+          warp.template mma<T>([&](int lane) -> device::FragmentC& { return acc[thread + lane].at[r][i]; },
+                               [&](int lane) {
+                                 const auto word = [&](int j) { return values[lane].at[j].at[i]; };
+                                 return device::fragment_a(word(0), word(1), word(2), word(3));
+                               },
+                               [&](int lane) { return probs[lane]; });
         }
       }
     }
   }
 
-  DEVICE_FN void finish(const Shared& s, const Tile& tile, const Sums& sums, int share, int t) const {
+  DEVICE_FN void finish(const Shared& s, const Tile& tile, const Accumulator& acc, int share, int t) const {
     const int lane = t % 32, column = t / 32 * 64 + lane / 4 * 8;
     const int left = value_size - column, count = left < 8 ? left : 8;
     UNROLL for (int r = 0; r < kTiles; ++r) {
       UNROLL for (int e = 0; e < 2; ++e) {
-        const int row = 8 * r + device::sum_column(lane, e);
+        const int row = 8 * r + device::c_column(lane, e);
         if (row >= tile.rows || left <= 0) continue;
         float sum[8];
         UNROLL for (int i = 0; i < 8; ++i) {
-          sum[i] = i < count ? source.finished(tile, sums.at[r][i / 2].at[e + i % 2 * 2], column + i) : 0.f;
+          sum[i] = i < count ? source.finished(tile, acc.at[r][i / 2].at[e + i % 2 * 2], column + i) : 0.f;
         }
         const int64_t to = source.partial_row(tile, row);
         if (partial.shares == 1) {
           device::Pack<T, 8> pack;
-          UNROLL for (int i = 0; i < 8; ++i) pack.at[i] = T(normalised(sum[i], s.total[row]));
+          UNROLL for (int i = 0; i < 8; ++i) pack.at[i] = T(normalised(sum[i], s.row_sum[row]));
           device::store_pack(y + to * value_size + column, pack, aligned, count);
           continue;
         }
         const int64_t at = to * partial.shares + share;
         UNROLL for (int i = 0; i < 8; ++i) {
-          if (i < count) partial.sums[at * value_size + column + i] = sum[i];
+          if (i < count) partial.acc[at * value_size + column + i] = sum[i];
         }
         if (column > 0) continue;
-        partial.top[at] = s.top[row];
-        partial.total[at] = s.total[row];
+        partial.row_max[at] = s.row_max[row];
+        partial.row_sum[at] = s.row_sum[row];
       }
     }
   }

@@ -84,7 +84,7 @@ struct ScoreEntries {
         const int query = i / kTile, column = entry + i % kTile;
         if (column >= columns) continue;
         const bool seen_by = column < seen.entries[first + from + query];
-        scores[int64_t(from + query) * columns + column] = seen_by ? s.sums[query][i % kTile] : kUnseen<float>;
+        scores[int64_t(from + query) * columns + column] = seen_by ? s.sums[query][i % kTile] : kMaskedScore<float>;
       }
     });
   }
