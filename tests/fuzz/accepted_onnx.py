@@ -134,6 +134,7 @@ ACCEPTED = [
         says("Unexpected output data type"),
     ),
     Accepted("Resize", SERVED, "the CPU EP interpolates between fewer dimensions", says("ScalesValidation")),
+    Accepted("Resize", REFUSED, "the CPU EP overlooks scales beyond the dimensions", says("scales has")),
     Accepted(
         "Concat QLinearConcat",
         REFUSED,
