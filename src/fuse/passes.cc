@@ -26,6 +26,8 @@ constexpr Pass kPasses[] = {
     {"same", nullptr, share_result, false},
     {"last_keys", "a count of keys", join_last_keys, false},
     {"spelled_norms", "a norm", join_spelled_norm, false},
+    {"spelled_l2_norms", "a norm", join_spelled_l2_norm, false},
+    {"head_scales", nullptr, scale_heads, false},
     {"rotations", "a rotation", join_rotation, false},
     {"attention", "an attention", join_attention},
     {"padded_heads", "an attention", pad_heads, false},

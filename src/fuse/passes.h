@@ -84,6 +84,11 @@ void join_gelu(Match& match, int erf);
 // x / sqrt(mean(x^2) + epsilon) times a constant row: the norm of language models, in six to nine nodes. In halves what
 // is between is in float.
 void join_spelled_norm(Match& match, int mean);
+// x / max(length of x, a number) along rows: queries and keys of attention by cosines, in four to six nodes.
+void join_spelled_l2_norm(Match& match, int quotient);
+// Scores of attention that each head multiplies by a number of its own: the queries are, which are fewer, so that
+// attention finds its products.
+void scale_heads(Match& match, int product);
 // Rotary embeddings, x * cos + turned(x) * sin, where the second half of x, negated, is put before the first one. It
 // becomes one step, with what only moves heads on their way there and a norm of each. In halves what is between may be
 // in float. The step writes heads where x had them before they were turned, so that it is attention which takes that

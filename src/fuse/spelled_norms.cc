@@ -1,6 +1,8 @@
-// Norms by the root of the mean square, as exporters of language models spell them out.
+// Norms of rows as exporters spell them out: by the root of the mean square, as language models have them, and by the
+// length, as attention by cosines has it.
 #include "fuse/passes.h"
 #include "fuse/shape_symbols.h"
+#include "ops/norm/l2_norm.h"
 #include "ops/registry.h"
 
 namespace encore::fuse {
@@ -8,12 +10,12 @@ namespace {
 
 constexpr ops::Types kServed = ops::kHalves | ops::Types{Type::f32};
 
-// Of the last dimension, which stays as 1.
-bool is_along_rows(const Match& match, int mean) {
-  const NodeInfo& info = match.node(mean);
-  const auto rank = match.rank(match.step(mean).inputs[0]);
+// A reduction of the last dimension, which stays as 1.
+bool is_along_rows(const Match& match, int reduction) {
+  const NodeInfo& info = match.node(reduction);
+  const auto rank = match.rank(match.step(reduction).inputs[0]);
   if (!rank || *rank == 0 || info.get_int("keepdims", 1) != 1) return false;
-  const auto axes = ShapeSymbols(match).axes(match.step(mean));
+  const auto axes = ShapeSymbols(match).axes(match.step(reduction));
   return axes && axes->size() == 1 && (axes->front() == -1 || axes->front() == int64_t(*rank) - 1);
 }
 
@@ -47,7 +49,67 @@ std::vector<int> normalized_by(const Match& match, int sum, int x) {
                                                                                    : std::vector<int>();
 }
 
+// A value that is at least a number: the value, and the number.
+struct Least {
+  int from;
+  double number;
+};
+std::optional<Least> least_by(const Match& match, int s) {
+  const Step& step = match.step(s);
+  const auto most = match.rank(step.outputs[0]).value_or(0);
+  if (match.is(s, "Clip") && step.inputs.size() > 1 && step.inputs[1] >= 0 &&
+      (step.inputs.size() == 2 || step.inputs[2] < 0)) {
+    if (const auto number = match.number(step, 1, most)) return Least{step.inputs[0], *number};
+  } else if (match.is(s, "Max") && step.inputs.size() == 2) {
+    for (size_t i = 0; i < 2; ++i)
+      if (const auto number = match.number(step, i, most)) return Least{step.inputs[1 - i], *number};
+  }
+  return std::nullopt;
+}
+
+// The step that alone makes a value for the steps on the way to where it is read once; or -1.
+int made_for_one(const Match& match, int v, const char* op) {
+  return match.only_reader(v) < 0 ? -1 : match.maker(v, op);
+}
+
 }  // namespace
+
+// No path leaves them and comes back, for all that is read is x.
+void join_spelled_l2_norm(Match& match, int quotient) {
+  if (!match.is(quotient, "Div")) return;
+  int x = match.step(quotient).inputs[0], length = match.step(quotient).inputs[1];
+  std::vector<int> steps{quotient};
+  const auto& dims = match.value(x).dims;
+  if (!dims || dims != match.value(match.step(quotient).outputs[0]).dims || !kServed.has(match.value(x).type)) return;
+  if (const int expand = made_for_one(match, length, "Expand"); expand >= 0) {
+    steps.push_back(expand);
+    length = match.step(expand).inputs[0];
+  }
+  const int limit = match.only_reader(length) < 0 ? -1 : match.maker(length);
+  const auto least = limit < 0 ? std::nullopt : least_by(match, limit);
+  if (!least || !(least->number >= 0)) return;
+  steps.push_back(limit);
+  length = least->from;
+  int rows = x;
+  // Both may be turned on the way, for products of heads.
+  if (const int turned = made_for_one(match, length, "Transpose"); turned >= 0) {
+    const int turn = match.maker(x, "Transpose");
+    const auto order = match.node(turned).find_ints("perm");
+    if (turn < 0 || !order || order != match.node(turn).find_ints("perm") ||
+        order->back() != int64_t(order->size()) - 1)
+      return;
+    steps.push_back(turned);
+    length = match.step(turned).inputs[0];
+    rows = match.step(turn).inputs[0];
+  }
+  const int reduction = made_for_one(match, length, "ReduceL2");
+  if (reduction < 0 || match.step(reduction).inputs[0] != rows || !is_along_rows(match, reduction)) return;
+  steps.push_back(reduction);
+  Step made = match.plan().step({kFusions, "L2Norm", 1, {{"least", float(least->number)}}}, match.node(quotient).name(),
+                                {x}, match.step(quotient).outputs);
+  made.make = ops::make_l2_norm;
+  match.replace(std::move(steps), std::move(made));
+}
 
 // No path leaves them and comes back, for the only other input is a constant.
 void join_spelled_norm(Match& match, int mean) {

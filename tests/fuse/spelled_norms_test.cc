@@ -86,5 +86,63 @@ TEST(SpelledNorms, TakeAResidualAlong) {
       << text_of(plan);
 }
 
+constexpr const char* kL2Norm = R"(in x: f16[n, s, 8]
+const small: f16[] = 0.5
+const shape: i64[3] = [1, 1, 8]
+const last: i64[1] = -1
+l: f16[n, s, 1] = ReduceL2(x, last)
+c: f16[n, s, 1] = Clip(l, small, _)
+e: f16[n, s, 8] = Expand(c, shape)
+y: f16[n, s, 8] = Div(x, e)  # "norm"
+out y
+)";
+
+TEST(SpelledL2Norms, AreOne) {
+  EXPECT_NE(after("spelled_l2_norms", kL2Norm).find(R"(y: f16[n, s, 8] = encore.L2Norm(x) {least = 0.5}  # "norm")"),
+            std::string::npos);
+  EXPECT_EQ(after("spelled_l2_norms", kL2Norm).find("ReduceL2"), std::string::npos);
+}
+
+bool is_l2_norm(const std::string& text) {
+  return after("spelled_l2_norms", text).find("encore.L2Norm(x)") != std::string::npos;
+}
+
+TEST(SpelledL2Norms, InOtherWords) {
+  EXPECT_TRUE(is_l2_norm(replaced(kL2Norm, "Clip(l, small, _)", "Max(l, small)")));
+  EXPECT_TRUE(is_l2_norm(replaced(kL2Norm, "Clip(l, small, _)", "Max(small, l)")));
+  EXPECT_TRUE(is_l2_norm(replaced(kL2Norm, "ReduceL2(x, last)", "ReduceL2@13(x) {axes = [2]}")));
+  EXPECT_TRUE(
+      is_l2_norm(replaced(replaced(kL2Norm, "e: f16[n, s, 8] = Expand(c, shape)\n", ""), "Div(x, e)", "Div(x, c)")));
+}
+
+TEST(SpelledL2Norms, OfHeadsThatAreTurned) {
+  const std::string turned = R"(in g: f16[n, 4, 3, 8]
+const small: f16[] = 0
+const last: i64[1] = 3
+x: f16[n, 3, 4, 8] = Transpose(g) {perm = [0, 2, 1, 3]}
+l: f16[n, 4, 3, 1] = ReduceL2(g, last)
+t: f16[n, 3, 4, 1] = Transpose(l) {perm = [0, 2, 1, 3]}
+c: f16[n, 3, 4, 1] = Clip(t, small)
+y: f16[n, 3, 4, 8] = Div(x, c)
+out y
+)";
+  EXPECT_TRUE(is_l2_norm(turned));
+  EXPECT_FALSE(
+      is_l2_norm(replaced(turned, "Transpose(l) {perm = [0, 2, 1, 3]}", "Transpose(l) {perm = [0, 1, 2, 3]}")));
+}
+
+TEST(SpelledL2Norms, StaysOtherwise) {
+  const auto stays = [](const char* part, const char* by) { expect_stays("spelled_l2_norms", kL2Norm, part, by); };
+  stays("const small: f16[] = 0.5", "in small: f16[]");
+  stays("const small: f16[] = 0.5", "const small: f16[] = -0.5");
+  stays("Clip(l, small, _)", "Clip(l, small, small)");
+  stays("Clip(l, small, _)", "Min(l, small)");
+  stays("last: i64[1] = -1", "last: i64[1] = 1");
+  stays("ReduceL2(x, last)", "ReduceL1(x, last)");
+  stays("Div(x, e)", "Div(e, x)");
+  stays("out y", "out y\nout l");
+  stays("out y", "out y\nout e");
+}
+
 }  // namespace
 }  // namespace encore::fuse::tests

@@ -3,11 +3,12 @@
 import encore_session as es
 import numpy as np
 import pytest
-from test_fused_attention import HALVES, Network, agrees, numbers
+from test_fused_attention import HALVES, Network, agrees, numbers, rounded
 
 WINDOWS, HEADS, ROWS, SIZE = 4, 3, 9, 16
 WIDTH = HEADS * SIZE
 BATCHES = (1, 3)
+ROUNDING = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 1e-6}  # of a result, and of what it is made of
 
 
 def projections(net, x, count=3):
@@ -30,6 +31,31 @@ def shifted(dtype):
     mask = np.where(numbers((1, WINDOWS, 1, ROWS, ROWS), 6) > 0.5, -100, 0)
     apart = net.node("Reshape", [scores, net.ints(-1, WINDOWS, HEADS, ROWS, ROWS)])
     scores = net.node("Reshape", [net.node("Add", [apart, net.constant(mask)]), net.ints(-1, HEADS, ROWS, ROWS)])
+    y = net.node("MatMul", [net.node("Softmax", [scores], axis=-1), v])
+    y = net.node("Reshape", [net.node("Transpose", [y], perm=(0, 2, 1, 3)), net.ints(-1, WINDOWS, ROWS, WIDTH)])
+    net.output(y, ["n", WINDOWS, ROWS, WIDTH])
+    return net
+
+
+def by_cosines(dtype, least=1e-3):
+    """Swin V2's: queries and keys have length one, and each head multiplies the scores by a number of its own."""
+    net = Network(dtype)
+    x = net.node("Reshape", [net.input("x", ["n", WINDOWS, ROWS, WIDTH]), net.ints(-1, ROWS, WIDTH)])
+    heads = net.ints(-1, ROWS, HEADS, SIZE)
+    q, k, v = (net.node("Reshape", [each, heads]) for each in projections(net, x))
+
+    def unit(each):
+        turned = net.node("Transpose", [each], perm=(0, 2, 1, 3))
+        length = net.node("Clip", [net.node("ReduceL2", [each, net.ints(3)], keepdims=1), net.constant(least)])
+        return net.node("Div", [turned, net.node("Transpose", [length], perm=(0, 2, 1, 3))])
+
+    q, k, v = (
+        unit(q),
+        net.node("Transpose", [unit(k)], perm=(0, 1, 3, 2)),
+        net.node("Transpose", [v], perm=(0, 2, 1, 3)),
+    )
+    scores = net.node("Mul", [net.node("MatMul", [q, k]), net.constant([[[10.0]], [[4.0]], [[0.5]]])])
+    scores = net.node("Add", [scores, net.constant(numbers((1, HEADS, ROWS, ROWS), 5))])
     y = net.node("MatMul", [net.node("Softmax", [scores], axis=-1), v])
     y = net.node("Reshape", [net.node("Transpose", [y], perm=(0, 2, 1, 3)), net.ints(-1, WINDOWS, ROWS, WIDTH)])
     net.output(y, ["n", WINDOWS, ROWS, WIDTH])
@@ -59,6 +85,7 @@ def of_five_dimensions(dtype):
     "build, dtype",
     [
         *((shifted, dtype) for dtype in HALVES),
+        *((by_cosines, dtype) for dtype in HALVES),
         (of_five_dimensions, "float16"),
     ],  # Einsum has no bfloat16 before opset 28
 )
@@ -68,13 +95,38 @@ def test_windows_are_attended_at_once(encore, make_model, tmp_path, build, dtype
     (last,) = [sorted(folder.glob("*.txt"))[-1] for folder in tmp_path.iterdir() if folder.is_dir()]
     steps = last.read_text()
     assert steps.count("encore.Attention(") == 1 and "Softmax(" not in steps, steps
-    assert steps.count("MatMul(") == 1, steps  # of queries, keys and values together
+    # Queries, keys and values are made together, if nothing is between.
+    assert steps.count("MatMul(") == (3 if build is by_cosines else 1), steps
+    assert steps.count("encore.L2Norm(") == (2 if build is by_cosines else 0), steps
     model, wide = (build(one).model(make_model) for one in (dtype, "float32"))
     for regions in (0, 1):
         session = es.make_session(model, regions=regions)
         es.assert_all_on_encore(session)
         for fed in feeds * 3:
             agrees(session, wide, fed, dtype)
+
+
+@pytest.mark.parametrize("dtype", [*HALVES, "float32"])
+@pytest.mark.parametrize("least", [0.0, 0.25])
+@pytest.mark.parametrize("width", [1, 7, 32, 1000, 5000])
+def test_rows_over_their_lengths(encore, make_model, tmp_path, dtype, least, width):
+    net = Network(dtype)
+    x = net.input("x", ["n", width])
+    length = net.node("Clip", [net.node("ReduceL2", [x, net.ints(-1)], keepdims=1), net.constant(least)])
+    net.output(net.node("Div", [x, length]), ["n", width])
+    session = es.make_session(net.model(make_model), regions=1, auto_graph=1, dump_regions=tmp_path)
+    (last,) = [sorted(folder.glob("*.txt"))[-1] for folder in tmp_path.iterdir() if folder.is_dir()]
+    assert "encore.L2Norm(" in last.read_text()
+    for rows in (0, 1, 300, 300, 300):
+        fed = numbers((rows, width), rows)
+        fed[: rows // 2] *= 1e-3  # shorter than `least`
+        fed[rows // 3 : rows // 3 + 1] = 0  # NaN where nothing limits it, as in the model
+        fed[1:2, 0], fed[2:3, 0] = np.nan, np.inf
+        told = rounded({"x": fed}, dtype)["x"].astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            wanted = told / np.maximum(np.sqrt((told**2).sum(-1, keepdims=True)), least)
+        (got,) = session.run(None, {"x": fed})
+        np.testing.assert_allclose(got, wanted, rtol=ROUNDING[dtype], atol=1e-7)
 
 
 def test_a_mask_of_each_image_is_not_one_of_windows(encore, make_model):

@@ -4,6 +4,7 @@
 #include "device/divide.h"
 #include "ops/choice.h"
 #include "ops/dispatch.h"
+#include "ops/norm/l2_norm.h"
 #include "ops/norm/rows.h"
 #include "ops/reduce/length.h"
 #include "ops/registry.h"
@@ -17,9 +18,12 @@ using device::Pack;
 using device::PerThread;
 
 // Of a vector of zeros nothing is left but zeros.
+constexpr float kZerosStay = -1;
+// The length is taken as `least` where it is less; or as it is, with kZerosStay.
 template <class C>
-DEVICE_FN C over(C value, C length) {
-  return length == C(0) ? C(0) : value / length;
+DEVICE_FN C over(C value, C length, C least) {
+  if (least == C(kZerosStay)) return length == C(0) ? C(0) : value / length;
+  return value / (length < least ? least : length);
 }
 
 template <class T, class How>
@@ -35,6 +39,7 @@ struct NormalizeLength {
   T* y;
   int64_t rows, width;
   ShortNorm<C> norm;
+  C least;
 
   DEVICE_FN void operator()(Block& b, const Shared& s) const {
     const Teams teams(b, x, y, rows, width);
@@ -62,7 +67,7 @@ struct NormalizeLength {
         C values[kPack];
         Teams::take(values, kept[t].at[k], from + first);
         Pack<T, kPack> out;
-        UNROLL for (int j = 0; j < kPack; ++j) out.at[j] = T(over(values[j], length));
+        UNROLL for (int j = 0; j < kPack; ++j) out.at[j] = T(over(values[j], length, least));
         device::store_pack(to + first, out, true);
       });
     });
@@ -85,10 +90,29 @@ struct DivideByLength {
     const auto values = device::load_pack<kPack>(x + pack * kPack, true);
     const auto length = device::load_pack<kPack>(lengths + outer * inner + column * kPack, true);
     Pack<T, kPack> out;
-    UNROLL for (int j = 0; j < kPack; ++j) out.at[j] = T(over(C(values.at[j]), length.at[j]));
+    UNROLL for (int j = 0; j < kPack; ++j) out.at[j] = T(over(C(values.at[j]), length.at[j], C(kZerosStay)));
     device::store_pack(y + pack * kPack, out, true);
   }
 };
+
+template <class T>
+bool has_packs(const Tensor& x, const Tensor& y, int64_t neighbours) {
+  constexpr int kWide = device::pack_size<T>();
+  return neighbours % kWide == 0 && device::is_pack_aligned<kWide>(x.as<const T>()) &&
+         device::is_pack_aligned<kWide>(y.as<T>());
+}
+
+template <class T>
+void divide_rows(StreamRef stream, const Tensor& x, const Tensor& y, float p, float least) {
+  const int64_t width = x.shape.back(), rows = x.count() / width;
+  spread_over_teams<T, device::pack_size<T>(), true>(
+      stream, rows, width, has_packs<T>(x, y, width), [&]<class How>(device::Blocks grid) {
+        using Kernel = NormalizeLength<T, How>;
+        using C = Compute<T>;
+        device::block_kernel<typename Kernel::Shared>(
+            stream, grid, Kernel{x.as<const T>(), y.as<T>(), rows, width, ShortNorm<C>(p), C(least)});
+      });
+}
 
 class LpNormalization : public Op {
  public:
@@ -102,20 +126,14 @@ class LpNormalization : public Op {
     if (y.count() == 0) return;
     const int64_t inner = x.shape.count(axis + 1, rank), width = x.shape[axis];
     dispatch(FloatList{}, x.type, [&]<class T>() {
-      constexpr int kWide = device::pack_size<T>();
-      const bool aligned = (inner == 1 ? width : inner) % kWide == 0 &&
-                           device::is_pack_aligned<kWide>(x.as<const T>()) && device::is_pack_aligned<kWide>(y.as<T>());
-      if (inner == 1) {
-        divide_rows<T>(context.stream(), x, y, width, aligned);
-        return;
-      }
+      if (axis == rank - 1) return divide_rows<T>(context.stream(), x, y, p_, kZerosStay);
       AxisSet reduced(size_t(rank), false);
       reduced[size_t(axis)] = true;
       using C = Compute<T>;
       const Tensor lengths{device::kTypeOf<C>, Where::device, x.shape.with(axis, 1),
                            context.scratch(size_t(x.count() / width) * sizeof(C))};
       reduce_length(context, x, reduced, p_, lengths);
-      with_packs<kWide>(aligned, [&]<int kPack> {
+      with_packs<device::pack_size<T>()>(has_packs<T>(x, y, inner), [&]<int kPack> {
         const int64_t packs = x.count() / kPack;
         device::for_each_index(context.stream(), packs,
                                DivideByLength<T, kPack>{x.as<const T>(), y.as<T>(), lengths.as<const C>(), inner,
@@ -125,21 +143,27 @@ class LpNormalization : public Op {
   }
 
  private:
-  template <class T>
-  void divide_rows(StreamRef stream, const Tensor& x, const Tensor& y, int64_t width, bool whole) const {
-    const int64_t rows = x.count() / width;
-    spread_over_teams<T, device::pack_size<T>(), true>(stream, rows, width, whole, [&]<class How>(device::Blocks grid) {
-      using Kernel = NormalizeLength<T, How>;
-      device::block_kernel<typename Kernel::Shared>(
-          stream, grid, Kernel{x.as<const T>(), y.as<T>(), rows, width, ShortNorm<Compute<T>>(p_)});
-    });
-  }
-
   int64_t axis_;
   float p_;
 };
 
+class L2Norm : public Op {
+ public:
+  explicit L2Norm(const NodeInfo& node) : least_(node.get_float("least", 0)) {}
+  void run(Context& context) const override {
+    const Tensor& x = context.input(0);
+    const Tensor y = context.output(0, x.shape);
+    if (y.count() == 0) return;
+    dispatch(FloatList{}, x.type, [&]<class T> { divide_rows<T>(context.stream(), x, y, 2, least_); });
+  }
+
+ private:
+  const float least_;
+};
+
 }  // namespace
+
+std::unique_ptr<Op> make_l2_norm(const NodeInfo& node) { return std::make_unique<L2Norm>(node); }
 
 std::vector<OpRow> lp_norm_rows() {
   return {{.name = "LpNormalization", .since = 1, .types = {in(0, kFloats)}, .make = make<LpNormalization>}};

@@ -1,0 +1,53 @@
+// Scores that each head multiplies by a number of its own, as attention by cosines does: queries are multiplied
+// instead.
+#include "fuse/passes.h"
+#include "ops/registry.h"
+
+namespace encore::fuse {
+namespace {
+
+constexpr ops::Types kServed = ops::kHalves | ops::Types{Type::f32};
+
+// A constant with a number for each head, or for more than a head, of scores of this rank.
+bool is_of_heads(const Match& match, int v, size_t rank) {
+  const auto& dims = match.value(v).dims;
+  return match.value(v).is_constant && dims && dims->size() >= 3 && dims->size() <= rank && dims->back() == 1 &&
+         (*dims)[dims->size() - 2] == 1;
+}
+
+// Scores that go to a softmax, perhaps behind masks.
+bool goes_to_a_softmax(const Match& match, int v) {
+  for (int more = 0; more < 6; ++more) {
+    const int reader = match.only_reader(v);
+    if (reader < 0) return false;
+    if (match.is(reader, "Softmax")) return true;
+    if (!match.is(reader, "Add") && !match.is(reader, "Reshape") && !match.is(reader, "Cast")) return false;
+    v = match.step(reader).outputs[0];
+  }
+  return false;
+}
+
+}  // namespace
+
+void scale_heads(Match& match, int product) {
+  if (!match.is(product, "MatMul")) return;
+  const Step step = match.step(product);
+  const int scores = step.outputs[0], scaling = match.only_reader(scores, "Mul");
+  const auto rank = match.rank(scores);
+  if (scaling < 0 || !rank || step.inputs.size() != 2 || match.rank(step.inputs[0]) != rank ||
+      !kServed.has(match.value(scores).type))
+    return;
+  const int factors = match.other(scaling, scores);
+  if (!is_of_heads(match, factors, *rank) ||
+      match.value(scores).dims != match.value(match.step(scaling).outputs[0]).dims ||
+      !goes_to_a_softmax(match, match.step(scaling).outputs[0]))
+    return;
+  const std::string name = match.node(scaling).name();
+  const int queries = match.add_like(step.inputs[0], " by heads");
+  match.replace({product, scaling},
+                std::vector{match.plan().step({ops::kOnnx, "Mul", 14}, name, {step.inputs[0], factors}, {queries}),
+                            match.plan().step({ops::kOnnx, "MatMul", step.node->since_version()}, step.node->name(),
+                                              {queries, step.inputs[1]}, match.step(scaling).outputs)});
+}
+
+}  // namespace encore::fuse

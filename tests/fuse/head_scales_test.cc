@@ -1,0 +1,41 @@
+#include "rewritten.h"
+
+namespace encore::fuse::tests {
+namespace {
+
+constexpr const char* kScores = R"(in q: f16[n, 3, 4, 8]
+in k: f16[n, 3, 8, 4]
+in mask: f16[3, 4, 4]
+const by: f16[3, 1, 1]
+s: f16[n, 3, 4, 4] = MatMul(q, k)  # "scores"
+m: f16[n, 3, 4, 4] = Mul(s, by)  # "scaled"
+a: f16[n, 3, 4, 4] = Add(m, mask)
+p: f16[n, 3, 4, 4] = Softmax(a) {axis = -1}
+out p
+)";
+
+TEST(HeadScales, MultiplyQueries) {
+  EXPECT_EQ(after("head_scales", kScores), R"(in q: f16[n, 3, 4, 8]
+in k: f16[n, 3, 8, 4]
+in mask: f16[3, 4, 4]
+const by: f16[3, 1, 1]
+"q by heads": f16[n, 3, 4, 8] = Mul(q, by)  # "scaled"
+m: f16[n, 3, 4, 4] = MatMul("q by heads", k)  # "scores"
+a: f16[n, 3, 4, 4] = Add(m, mask)
+p: f16[n, 3, 4, 4] = Softmax(a) {axis = -1}
+out p
+)");
+}
+
+TEST(HeadScales, StayOtherwise) {
+  const auto stays = [](const char* part, const char* by) { expect_stays("head_scales", kScores, part, by); };
+  stays("const by: f16[3, 1, 1]", "in by: f16[3, 1, 1]");
+  stays("const by: f16[3, 1, 1]", "const by: f16[3, 4, 1]");
+  stays("const by: f16[3, 1, 1]", "const by: f16[1, 4]");
+  stays("const by: f16[3, 1, 1]", "const by: f16[]");
+  stays("out p", "out p\nout s");
+  stays("Softmax(a) {axis = -1}", "Relu(a)");
+}
+
+}  // namespace
+}  // namespace encore::fuse::tests
