@@ -19,7 +19,8 @@ const Names kOfOne{"Relu", "LeakyRelu",  "Clip",     "HardSigmoid", "HardSwish",
                    "Selu", "Softplus",   "Gelu",     "Mish",        "Swish",     "Exp",      "Sqrt", "Abs",
                    "Neg",  "Reciprocal", "Identity", "Erf",         "Celu",      "Softsign", "Cast"};
 const Names kOfMany{"Add", "Sub", "Mul", "Div", "Min", "Max", "Sum", "Mean", "Pow", "PRelu"};
-const Names kReductions{"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"};
+const Names kReductions{"ReduceMean", "ReduceSum",    "ReduceMax",       "ReduceMin",  "ReduceL1",
+                        "ReduceL2",   "ReduceLogSum", "ReduceLogSumExp", "ReduceProd", "ReduceSumSquare"};
 
 // An operand that is broadcast over pictures, null if it can't be: a single number stays as it is.
 std::shared_ptr<OwnTensor> turned_operand(const Tensor& constant, size_t rank) {

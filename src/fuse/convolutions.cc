@@ -33,6 +33,21 @@ bool is_depthwise(const Match& match, int conv) {
   return convolution_kind(*step.node) == Convolution::grouped && weights && weights->size() > 2 && (*weights)[1] == 1;
 }
 
+// One of single positions, which is a product of rows.
+bool is_pointwise(const Match& match, int conv) {
+  const Step& step = match.step(conv);
+  const NodeInfo& node = *step.node;
+  if (node.op_type() != "Conv" || node.domain() != ops::kChannelsLast || node.get_int("group", 1) != 1) return false;
+  const auto has_only = [&](const char* attribute, int64_t number) {
+    const auto numbers = node.find_ints(attribute);
+    return !numbers || std::ranges::all_of(*numbers, [&](int64_t each) { return each == number; });
+  };
+  const auto& weights = match.value(step.inputs[1]).dims;
+  return weights && weights->size() > 2 &&
+         std::all_of(weights->begin() + 2, weights->end(), [](int64_t taps) { return taps == 1; }) &&
+         has_only("strides", 1) && has_only("pads", 0);
+}
+
 bool only_moves(const Match& match, int s, int v) {
   constexpr const char* kMoving[] = {"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"};
   return s >= 0 && match.step(s).inputs[0] == v &&
@@ -148,9 +163,10 @@ void join_convolution(Match& match, int conv) {
   match.replace(std::move(steps), std::move(made));
 }
 
-// In halves, for which its kernels have all activations; where these have numbers, it is before what only moves them.
-void end_depthwise(Match& match, int conv) {
-  if (!match.is_there(conv) || !is_depthwise(match, conv)) return;
+// In halves, for which these have kernels with all activations; where these have numbers, they are before what only
+// moves.
+void end_convolution(Match& match, int conv) {
+  if (!match.is_there(conv) || !(is_depthwise(match, conv) || is_pointwise(match, conv))) return;
   const int value = match.step(conv).outputs[0];
   if (!ops::kHalves.has(match.value(value).type)) return;
   std::optional<Ending> end = ending_behind(match, value);

@@ -44,7 +44,7 @@ constexpr Pass kPasses[] = {
     {"gelu", "a Gelu", join_gelu},
     {"tanh_gelu", "a Gelu", join_tanh_gelu, false},
     {"quick_gelu", "a Gelu", join_quick_gelu, false},
-    {"depthwise", "a depthwise convolution", end_depthwise, false},
+    {"convolution_activations", "a convolution and its activation", end_convolution, false},
     {"group_norm_activations", "a norm of groups", end_group_norm, false},
     {"bias_gelu", "a Gelu and its bias", join_bias_gelu, false},
     {"layer_scales", "a product and its scale", fold_layer_scale, false},

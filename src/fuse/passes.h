@@ -115,8 +115,9 @@ void join_projections(Match& match, int attention);
 void join_rotation_pair(Match& match, int first);
 // Of attention by the same mask the first step makes what libraries read of it, and the others read that.
 void share_masks(Match& match);
-// Depthwise convolutions and the activation behind, Gelus among them, also where steps between only move elements.
-void end_depthwise(Match& match, int conv);
+// Depthwise and pointwise convolutions and the activation behind, Gelus among them, also where steps between only move
+// elements.
+void end_convolution(Match& match, int conv);
 // Norms of groups of channels, which are last, and the activation behind.
 void end_group_norm(Match& match, int norm);
 // The columns of a product, each multiplied by a constant: the product has that in its weights and its bias, if their

@@ -79,7 +79,7 @@ out y
 )";
 
 TEST(DepthwiseConvolutions, TakeActivationsAlongPastWhatMoves) {
-  EXPECT_EQ(after("depthwise", kTokens), R"(in x: f16[n, 6, 6, 16]
+  EXPECT_EQ(after("convolution_activations", kTokens), R"(in x: f16[n, 6, 6, 16]
 const w: f16[16, 1, 3, 3]
 const bias: f16[16]
 const flat: i64[3] = [0, 36, 16]
@@ -90,7 +90,7 @@ out y
 }
 TEST(DepthwiseConvolutions, HaveOneOfThese) {
   const auto ends = [](const char* by, const char* wanted) {
-    const std::string made = after("depthwise", replaced(kTokens, "Gelu(t)", by));
+    const std::string made = after("convolution_activations", replaced(kTokens, "Gelu(t)", by));
     EXPECT_NE(made.find(wanted), made.npos) << made;
   };
   ends("Gelu@20(t) {approximate = \"tanh\"}", "\"FastGelu\", activation_params = []");
@@ -98,12 +98,14 @@ TEST(DepthwiseConvolutions, HaveOneOfThese) {
   ends("com.microsoft.QuickGelu(t) {alpha = 2.0}", "\"QuickGelu\", activation_params = [2.0]");
   ends("Relu(t)", "\"Relu\"");
   const std::string direct =
-      after("depthwise",
+      after("convolution_activations",
             replaced(kTokens, "t: f16[n, 36, 16] = Reshape(c, flat)\ny: f16[n, 36, 16] = Gelu(t)", "y = Gelu(c)"));
   EXPECT_NE(direct.find("y = com.ms.internal.nhwc.FusedConv("), direct.npos) << direct;
 }
 TEST(DepthwiseConvolutions, StayAsTheyAreOtherwise) {
-  const auto stays = [](const char* part, const char* by) { expect_stays("depthwise", kTokens, part, by); };
+  const auto stays = [](const char* part, const char* by) {
+    expect_stays("convolution_activations", kTokens, part, by);
+  };
   stays("Gelu(t)", "Exp(t)");
   stays("Gelu(t)", "com.microsoft.FastGelu(t, bias)");
   stays("out y", "out y\nout c");
@@ -112,6 +114,27 @@ TEST(DepthwiseConvolutions, StayAsTheyAreOtherwise) {
   stays("w: f16[16, 1, 3, 3]", "w: f16[16, 2, 3, 3]");
   stays("c: f16[n, 6", "c: f32[n, 6");
   stays("Reshape(c, flat)", "Concat(c, flat)");
+}
+
+TEST(PointwiseConvolutions, TakeActivationsAlong) {
+  constexpr const char* kPixels = R"(in x: f16[n, 6, 6, 16]
+const w: f16[32, 16, 1, 1]
+c: f16[n, 6, 6, 32] = com.ms.internal.nhwc.Conv@11(x, w) {group = 1, kernel_shape = [1, 1], pads = [0, 0, 0, 0], strides = [1, 1]}  # "conv"
+y: f16[n, 6, 6, 32] = Gelu(c)
+out y
+)";
+  EXPECT_NE(after("convolution_activations", kPixels)
+                .find("y: f16[n, 6, 6, 32] = com.ms.internal.nhwc.FusedConv(x, w, _, _) {activation = \"Gelu\""),
+            std::string::npos);
+  const auto stays = [](const char* part, const char* by) {
+    expect_stays("convolution_activations", kPixels, part, by);
+  };
+  stays("strides = [1, 1]", "strides = [1, 2]");
+  stays("pads = [0, 0, 0, 0]", "pads = [0, 0, 1, 0]");
+  stays("w: f16[32, 16, 1, 1]", "w: f16[32, 16, 1, 3]");
+  stays("group = 1", "group = 2");
+  stays("com.ms.internal.nhwc.Conv@11(", "Conv(");
+  stays("Gelu(c)", "Exp(c)");
 }
 
 }  // namespace

@@ -43,6 +43,23 @@ TEST(Layouts, TranspositionsOfTheModelGo) {
   EXPECT_NE(made.find("f16[1, 1, 1, 8] = [1.0, 2.0"), made.npos) << made;
 }
 
+TEST(Layouts, ReductionsOfPicturesAreTurned) {
+  constexpr const char* kResponses = R"(in x: f16[n, 8, 6, 6]
+const w: f16[8, 8, 3, 3]
+const places: i64[2] = [2, -1]
+a: f16[n, 8, 4, 4] = Conv(x, w)
+b: f16[n, 8, 1, 1] = ReduceL2(a, places)
+y: f16[n, 8, 4, 4] = Mul(a, b)
+out y
+)";
+  for (const char* op : {"ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceProd",
+                         "ReduceSum", "ReduceSumSquare"}) {
+    const std::string made = turned(replaced(kResponses, "ReduceL2", op));
+    EXPECT_EQ(count(made, "Transpose("), 2u) << made;  // at the ends
+    EXPECT_NE(made.find(op), made.npos);
+  }
+}
+
 TEST(Layouts, OneBlockIsNotWorthIt) {
   const std::string one = replaced(replaced(kBlocks, "y: f16[n, 8, 6, 6] = Add(f, k)\n", ""), "out y", "out f");
   const std::string block = one.substr(0, one.find("h: f16")) + "out f\n";

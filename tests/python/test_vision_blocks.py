@@ -165,6 +165,26 @@ def test_activations_of_depthwise_convolutions(encore, make_model, activation, s
         assert sum("Depthwise" in name for name in ran) == 2 and not any("Finish" in name for name in ran), ran
 
 
+@pytest.mark.parametrize("activation", ["Relu", "Silu", "Gelu", "FastGelu", "QuickGelu"])
+def test_activations_of_pointwise_convolutions(encore, make_model, tmp_path, activation):
+    """And a response norm of pictures, as ConvNeXt V2 has it: nothing is turned for it."""
+
+    def build(net):
+        x = net.input("x", PICTURE)
+        wide = [numbers((4 * CHANNELS, CHANNELS, 1, 1), 5, -0.3, 0.3), numbers((4 * CHANNELS,), 6)]
+        y = spelled(net, activation, net.node("Conv", [x, *map(net.constant, wide)]))
+        length = net.node("ReduceL2", [y, net.ints(2, 3)])
+        mean = net.node("Add", [net.node("ReduceMean", [length, net.ints(1)]), net.constant(np.array(1e-3))])
+        share = net.node("Div", [length, mean])
+        y = net.node("Add", [y, net.node("Mul", [y, share])])
+        weights = net.constant(numbers((CHANNELS, 4 * CHANNELS, 1, 1), 7, -0.2, 0.2))
+        net.output(net.node("Add", [x, net.node("Conv", [y, weights])]), PICTURE)
+        return net
+
+    plan = plan_of(agrees(build, make_model), tmp_path)
+    assert "Gelu(" not in plan and plan.count(" Transpose(") <= 2, plan
+
+
 @pytest.mark.parametrize("activation", ["Relu", "Silu", "Gelu", "FastGelu"])
 def test_activations_of_tokens(encore, make_model, tmp_path, activation):
     """Where a depthwise convolution has made them, as SegFormer's layers do."""
