@@ -136,11 +136,15 @@ void join_spelled_norm(Match& match, int mean) {
   const int product = match.only_reader(y, "Mul");
   if (product < 0) return;
   const int gamma = match.other(product, y);
-  const Value &row = match.value(gamma), &rows = match.value(x);
+  const Value &row = match.value(gamma), rows = match.value(x);
   if (!rows.dims) return;
   if (!row.is_constant || row.type != rows.type || !kServed.has(rows.type) ||
       row.dims != std::vector{rows.dims->back()})
     return match.note(mean, "what the norm is multiplied by is no constant row of its type");
+  // A scale in float makes results of floats, of halves, too.
+  if (widened >= 0 && match.step(widened).outputs[0] == x &&
+      ops::kHalves.has(match.value(match.step(widened).inputs[0]).type))
+    x = match.step(widened).inputs[0];
   steps.insert(steps.end(), {match.maker(squares), mean, sum, product});
   match.replace(std::move(steps),
                 match.plan().step({ops::kOnnx, "RMSNormalization", 23, {{"epsilon", float(*epsilon)}}},

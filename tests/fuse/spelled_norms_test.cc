@@ -60,6 +60,30 @@ out y
 )");
 }
 
+TEST(SpelledNorms, OfHalvesByAScaleInFloat) {
+  EXPECT_EQ(after("spelled_norms", R"(in h: f16[n, 8]
+const gamma: f32[8]
+const two: f32[] = 2
+const small: f32[] = 0.001
+const last: i64[1] = -1
+x: f32[n, 8] = Cast(h) {to = 1}
+q: f32[n, 8] = Pow(x, two)
+m: f32[n, 1] = ReduceMean(q, last)
+e: f32[n, 1] = Add(m, small)
+r: f32[n, 1] = Sqrt(e)
+z: f32[n, 8] = Div(x, r)
+f: f32[n, 8] = Mul(z, gamma)  # "norm"
+y: f16[n, 8] = Cast(f) {to = 10}
+out y
+)"),
+            R"(in h: f16[n, 8]
+const gamma: f32[8]
+f: f32[n, 8] = RMSNormalization(h, gamma) {epsilon = 0.001}  # "norm"
+y: f16[n, 8] = Cast(f) {to = 10}
+out y
+)");
+}
+
 TEST(SpelledNorms, StaysOtherwise) {
   const auto stays = [](const char* part, const char* by) { expect_stays("spelled_norms", kNorm, part, by); };
   stays("two: f32[] = 2", "two: f32[] = 3");
