@@ -92,7 +92,8 @@ class Joined {
   }
   const std::vector<int>& steps() const { return parts_.steps; }
   bool pays() const {
-    return parts_.steps.size() > 1 || !parts_.expression.parts.empty() || !parts_.expression.joins.empty();
+    return parts_.steps.size() > 1 || !parts_.expression.parts.empty() || !parts_.expression.joins.empty() ||
+           !parts_.expression.rolls.empty();
   }
 
   Step step() const {

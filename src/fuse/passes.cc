@@ -52,6 +52,7 @@ constexpr Pass kPasses[] = {
     {"product_sums", "a product and its sum", join_product_sum, false},
     {"product_activations", "a product and its activation", join_product_activation, false},
     {"product_norms", "a product and its norm", join_product_norm, false},
+    {"turned_pairs", "a roll", turn_pairs, false},
     {"rolls", "a roll", join_roll, false},
     {"patches", "patches", join_patches, false},
     {"movements", nullptr, nullptr, false, join_movements},

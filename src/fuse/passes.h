@@ -139,6 +139,9 @@ void join_last_keys(Match& match, int cast);
 // A Gemm between Reshapes, of which the first one puts rows of more dimensions into two and the second one takes them
 // out again, is MatMul and Add of the rows as they are, as onnxruntime has found it. A Reshape stays that cuts columns.
 void open_flat_gemm(Match& match, int gemm);
+// Of neighbours the second one, negated, before the first one, as rotary embeddings of pairs have it: pairs are rolled,
+// with signs.
+void turn_pairs(Match& match, int concat);
 // What is cut in two along an axis and put together the other way round is read from elsewhere on, with signs if a part
 // is negated, as rotary embeddings have it.
 void join_roll(Match& match, int concat);

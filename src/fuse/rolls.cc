@@ -1,5 +1,6 @@
 // What is cut in two along an axis and put together the other way round.
 #include <algorithm>
+#include <array>
 
 #include "fuse/links.h"
 #include "fuse/rolls.h"
@@ -44,6 +45,31 @@ Step step_of(const Match& match, const Rolled& rolled, const std::string& name, 
   return step;
 }
 
+// Every second value of x along the last axis.
+struct EverySecond {
+  int x, slice;
+  bool is_odd;
+};
+std::optional<EverySecond> every_second_by(const Match& match, int slice) {
+  if (!match.is(slice, "Slice") || match.node(slice).since_version() < 10) return std::nullopt;
+  const Step& step = match.step(slice);
+  const ShapeSymbols symbols(match);
+  const auto rank = match.rank(step.inputs[0]);
+  if (step.inputs.size() != 5 || !rank || *rank == 0) return std::nullopt;
+  std::array<int64_t, 4> numbers{};  // start, end, axis and step
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const auto held = step.inputs[i + 1] < 0 ? std::nullopt : symbols.constants(step, i + 1);
+    if (!held || held->size() != 1) return std::nullopt;
+    numbers[i] = held->front();
+  }
+  const auto [start, end, axis, by] = numbers;
+  const int64_t size = match.value(step.inputs[0]).dims->back();
+  if (by != 2 || (start != 0 && start != 1) || size < 2 || size % 2 != 0 || end < size ||
+      counted_from_first(axis, *rank) != *rank - 1)
+    return std::nullopt;
+  return EverySecond{step.inputs[0], slice, start == 1};
+}
+
 }  // namespace
 
 std::optional<TurnedHalves> halves_turned_by(const Match& match, int concat) {
@@ -71,6 +97,55 @@ Rolled rolled_by(const Step& roll) {
   const auto axes = *roll.node->find_ints("axes"), shifts = *roll.node->find_ints("shifts");
   for (size_t i = 0; i < axes.size(); ++i) made.shifts.emplace(int(axes[i]), shifts[i]);
   return made;
+}
+
+// No path leaves the steps and comes back, for nobody else reads what is negative.
+void turn_pairs(Match& match, int concat) {
+  if (!match.is(concat, "Concat") || match.step(concat).inputs.size() != 2) return;
+  const auto rank = match.rank(match.step(concat).outputs[0]);
+  if (!rank || counted_from_first(match.node(concat).get_int("axis", 0), *rank) != *rank - 1) return;
+  std::vector<int> steps{concat};
+  std::array<std::optional<EverySecond>, 2> parts;
+  for (size_t i = 0; i < 2; ++i) {
+    bool is_single = false, is_negative = false;  // of the dimension that is added, and its sign
+    int v = match.step(concat).inputs[i], made = match.maker(v);
+    for (; made >= 0 && match.only_reader(v) >= 0; made = match.maker(v)) {
+      const auto axes = match.is(made, "Unsqueeze") ? ShapeSymbols(match).axes(match.step(made)) : std::nullopt;
+      if (axes && !is_single && axes->size() == 1 && (axes->front() == -1 || axes->front() == int64_t(*rank) - 1))
+        is_single = true;
+      else if (match.is(made, "Neg") && !is_negative)
+        is_negative = true;
+      else
+        break;
+      steps.push_back(made);
+      v = match.step(made).inputs[0];
+    }
+    if (!is_single || is_negative != (i == 0) || made < 0) return;
+    parts[i] = every_second_by(match, made);
+  }
+  const auto& [first, second] = parts;
+  if (!first || !second || first->x != second->x || !first->is_odd || second->is_odd) return;
+  const Value& x = match.value(first->x);
+  if (!kServed.has(x.type)) return;
+  const std::string name = match.node(concat).name(), of = x.name;
+  const std::vector<int> outputs = match.step(concat).outputs;
+  Dims dims = *x.dims;
+  std::vector<double> to(dims.size() + 1, 0);  // 0: as it was
+  to[dims.size() - 1] = double(dims.back() / 2), to.back() = 2;
+  dims.back() /= 2;
+  dims.push_back(2);
+  const auto shape_of_it = ops::Shape{int64_t(to.size())};
+  const Type type = x.type;
+  const int shape = match.add_constant(of + "'s pairs", own_numbers(Type::i64, shape_of_it, to));
+  const int signs = match.add_constant(of + "'s signs", own_numbers(type, ops::Shape{2}, {-1, 1}));
+  const int pairs = match.add_like(first->x, " in pairs", dims), turned = match.add_like(first->x, " turned", dims);
+  std::vector<Step> made;
+  made.push_back(match.plan().step({ops::kOnnx, "Reshape", 14}, name, {first->x, shape}, {pairs}));
+  made.push_back(step_of(match, {pairs, {{-1, 1}}}, name, turned));
+  made.push_back(match.plan().step({ops::kOnnx, "Mul", 14}, name, {turned, signs}, outputs));
+  const std::array slices{first->slice, second->slice};
+  match.replace(std::move(steps), std::move(made));
+  for (const int slice : slices) drop_unread(match, slice);
 }
 
 // No path leaves the steps and comes back, for nobody else reads what is negative.

@@ -93,5 +93,57 @@ out y
   EXPECT_EQ(plan.steps.size(), 1u) << made;
 }
 
+constexpr const char* kPairs = R"(in x: f16[n, 3, 8]
+const zero: i64[1] = 0
+const one: i64[1] = 1
+const most: i64[1] = 9223372036854775807
+const two: i64[1] = 2
+const last: i64[1] = -1
+const flat: i64[3] = [0, 0, 8]
+e: f16[n, 3, 4] = Slice(x, zero, most, last, two)
+o: f16[n, 3, 4] = Slice(x, one, most, last, two)
+m: f16[n, 3, 4] = Neg(o)
+a: f16[n, 3, 4, 1] = Unsqueeze(m, last)
+b: f16[n, 3, 4, 1] = Unsqueeze(e, last)
+c: f16[n, 3, 4, 2] = Concat(a, b) {axis = -1}  # "stack"
+y: f16[n, 3, 8] = Reshape(c, flat)
+out y
+)";
+
+TEST(TurnedPairs, AreRolledWithSigns) {
+  const std::string made = after("turned_pairs", kPairs);
+  EXPECT_NE(made.find(R"("x in pairs": f16[n, 3, 4, 2] = Reshape(x, "x's pairs")  # "stack"
+"x turned": f16[n, 3, 4, 2] = encore.Roll("x in pairs") {axes = [-1], shifts = [1]}  # "stack"
+c: f16[n, 3, 4, 2] = Mul("x turned", "x's signs")  # "stack"
+y: f16[n, 3, 8] = Reshape(c, flat)
+)"),
+            made.npos)
+      << made;
+  EXPECT_NE(made.find(R"("x's pairs": i64[4] = [0, 0, 4, 2])"), made.npos) << made;
+  EXPECT_NE(made.find(R"("x's signs": f16[2] = [-1.0, 1.0])"), made.npos) << made;
+  EXPECT_EQ(made.find("Slice"), made.npos) << made;
+}
+
+TEST(TurnedPairs, InTheOtherOrder) {
+  const std::string text =
+      replaced(replaced(kPairs, "m: f16[n, 3, 4] = Neg(o)\na: f16[n, 3, 4, 1] = Unsqueeze(m, last)",
+                        "m: f16[n, 3, 4, 1] = Unsqueeze(o, last)\na: f16[n, 3, 4, 1] = Neg(m)"),
+               "{axis = -1}", "{axis = 3}");
+  EXPECT_NE(after("turned_pairs", text).find("encore.Roll("), text.npos);
+}
+
+TEST(TurnedPairs, StayOtherwise) {
+  const auto stays = [](const char* part, const char* by) { expect_stays("turned_pairs", kPairs, part, by); };
+  stays("Slice(x, one, most", "Slice(x, zero, most");
+  stays("Slice(x, zero, most", "Slice(x, one, most");
+  stays("two: i64[1] = 2", "two: i64[1] = 1");
+  stays("most: i64[1] = 9223372036854775807", "most: i64[1] = 6");
+  stays("Concat(a, b)", "Concat(b, a)");
+  stays("axis = -1}", "axis = -2}");
+  stays("out y", "out y\nout m");
+  stays("in x: f16[n, 3, 8]", "in x: f16[n, 3, 7]");
+  stays("last: i64[1] = -1", "last: i64[1] = -2");
+}
+
 }  // namespace
 }  // namespace encore::fuse::tests

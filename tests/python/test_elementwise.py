@@ -67,6 +67,41 @@ def rotary(make_model, kind, size, *heads):
     return make_model(nodes, {"x": whole, "cos": row, "sin": row}, {"y": whole}, constants)
 
 
+def rotary_of_pairs(make_model, kind, size):
+    """The same, where neighbours change places."""
+    numbers = {"zero": [0], "one": [1], "end": [1 << 40], "last": [-1], "two": [2], "flat": [0, 0, size]}
+    constants = [numpy_helper.from_array(np.array(value), name) for name, value in numbers.items()]
+    nodes = [
+        helper.make_node("Slice", ["x", "one", "end", "last", "two"], ["a"], "odd"),
+        helper.make_node("Neg", ["a"], ["c"], "negative"),
+        helper.make_node("Unsqueeze", ["c", "last"], ["d"], "negative_column"),
+        helper.make_node("Slice", ["x", "zero", "end", "last", "two"], ["b"], "even"),
+        helper.make_node("Unsqueeze", ["b", "last"], ["e"], "column"),
+        helper.make_node("Concat", ["d", "e"], ["p"], "stack", axis=-1),
+        helper.make_node("Reshape", ["p", "flat"], ["t"], "turned"),
+        helper.make_node("Mul", ["x", "cos"], ["l"], "by_cosine"),
+        helper.make_node("Mul", ["t", "sin"], ["r"], "by_sine"),
+        helper.make_node("Add", ["l", "r"], ["y"], "sum"),
+    ]
+    whole, row = (["n", "s", size], kind), (["s", size], kind)
+    return make_model(nodes, {"x": whole, "cos": row, "sin": row}, {"y": whole}, constants)
+
+
+@pytest.mark.parametrize("kind, size", [("float32", 64), ("float16", 64), ("float16", 6), ("float32", 2)])
+def test_turned_pairs_are_two_kernels(make_model, tmp_path, kind, size):
+    model = rotary_of_pairs(make_model, helper.np_dtype_to_tensor_dtype(np.dtype(kind)), size)
+    joined = es.make_session(model, regions=1, auto_graph=1, dump_regions=tmp_path)
+    apart = es.make_session(model, regions=0, auto_graph=0)
+    (last,) = [sorted(folder.glob("*.txt"))[-1] for folder in tmp_path.iterdir() if folder.is_dir()]
+    steps = [line for line in last.read_text().splitlines() if " = " in line and not line.startswith("const ")]
+    assert len(steps) == 4 and sum("encore.Elementwise(" in step for step in steps) == 2, steps  # Reshapes are views
+    for seed in range(4):
+        random = np.random.default_rng(seed)
+        shapes = {"x": (6, 5, size), "cos": (5, size), "sin": (5, size)}
+        fed = {name: random.standard_normal(shape).astype(kind) for name, shape in shapes.items()}
+        np.testing.assert_array_equal(joined.run(None, fed)[0], apart.run(None, fed)[0])
+
+
 @pytest.mark.parametrize("kind, size", [("float32", 64), ("float16", 64), ("float16", 6), ("float32", 2)])
 def test_turned_rows_are_one_kernel(make_model, tmp_path, kind, size):
     """Without heads, to which rotations are left."""
