@@ -1,5 +1,4 @@
-// Scores that each head multiplies by a number of its own, as attention by cosines does: queries are multiplied
-// instead.
+// Scores that each head multiplies by a number of its own, in attention by cosines: queries are multiplied instead.
 #include "fuse/passes.h"
 #include "ops/registry.h"
 
@@ -13,6 +12,14 @@ bool is_of_heads(const Match& match, int v, size_t rank) {
   const auto& dims = match.value(v).dims;
   return match.value(v).is_constant && dims && dims->size() >= 3 && dims->size() <= rank && dims->back() == 1 &&
          (*dims)[dims->size() - 2] == 1;
+}
+
+// Rows whose length is one, so that halves have room for their multiples; turned or not.
+bool are_of_length_one(const Match& match, int v) {
+  while (match.maker(v, "Transpose") >= 0) v = match.step(match.maker(v)).inputs[0];
+  const int made = match.producer(v);
+  return made >= 0 && match.step(made).node && match.node(made).op_type() == "L2Norm" &&
+         match.node(made).domain() == kFusions;
 }
 
 // Scores that go to a softmax, perhaps behind masks.
@@ -35,7 +42,7 @@ void scale_heads(Match& match, int product) {
   const int scores = step.outputs[0], scaling = match.only_reader(scores, "Mul");
   const auto rank = match.rank(scores);
   if (scaling < 0 || !rank || step.inputs.size() != 2 || match.rank(step.inputs[0]) != rank ||
-      !kServed.has(match.value(scores).type))
+      !kServed.has(match.value(scores).type) || !are_of_length_one(match, step.inputs[0]))
     return;
   const int factors = match.other(scaling, scores);
   if (!is_of_heads(match, factors, *rank) ||

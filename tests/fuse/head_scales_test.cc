@@ -3,10 +3,11 @@
 namespace encore::fuse::tests {
 namespace {
 
-constexpr const char* kScores = R"(in q: f16[n, 3, 4, 8]
+constexpr const char* kScores = R"(in x: f16[n, 3, 4, 8]
 in k: f16[n, 3, 8, 4]
 in mask: f16[3, 4, 4]
 const by: f16[3, 1, 1]
+q: f16[n, 3, 4, 8] = encore.L2Norm(x) {least = 0.5}
 s: f16[n, 3, 4, 4] = MatMul(q, k)  # "scores"
 m: f16[n, 3, 4, 4] = Mul(s, by)  # "scaled"
 a: f16[n, 3, 4, 4] = Add(m, mask)
@@ -15,10 +16,11 @@ out p
 )";
 
 TEST(HeadScales, MultiplyQueries) {
-  EXPECT_EQ(after("head_scales", kScores), R"(in q: f16[n, 3, 4, 8]
+  EXPECT_EQ(after("head_scales", kScores), R"(in x: f16[n, 3, 4, 8]
 in k: f16[n, 3, 8, 4]
 in mask: f16[3, 4, 4]
 const by: f16[3, 1, 1]
+q: f16[n, 3, 4, 8] = encore.L2Norm(x) {least = 0.5}
 "q by heads": f16[n, 3, 4, 8] = Mul(q, by)  # "scaled"
 m: f16[n, 3, 4, 4] = MatMul("q by heads", k)  # "scores"
 a: f16[n, 3, 4, 4] = Add(m, mask)
@@ -35,6 +37,7 @@ TEST(HeadScales, StayOtherwise) {
   stays("const by: f16[3, 1, 1]", "const by: f16[]");
   stays("out p", "out p\nout s");
   stays("Softmax(a) {axis = -1}", "Relu(a)");
+  stays("encore.L2Norm(x) {least = 0.5}", "Relu(x)");
 }
 
 }  // namespace
