@@ -135,6 +135,7 @@ ACCEPTED = [
     ),
     Accepted("Resize", SERVED, "the CPU EP interpolates between fewer dimensions", says("ScalesValidation")),
     Accepted("Resize", REFUSED, "the CPU EP overlooks scales beyond the dimensions", says("scales has")),
+    Accepted("LayerNormalization", REFUSED, "the CPU EP overlooks a bias without elements", says("bias [0] cannot")),
     Accepted(
         "Concat QLinearConcat",
         REFUSED,
