@@ -88,29 +88,16 @@ def rotary_of_pairs(make_model, kind, size):
 
 
 @pytest.mark.parametrize("kind, size", [("float32", 64), ("float16", 64), ("float16", 6), ("float32", 2)])
-def test_turned_pairs_are_two_kernels(make_model, tmp_path, kind, size):
-    model = rotary_of_pairs(make_model, helper.np_dtype_to_tensor_dtype(np.dtype(kind)), size)
-    joined = es.make_session(model, regions=1, auto_graph=1, dump_regions=tmp_path)
-    apart = es.make_session(model, regions=0, auto_graph=0)
-    (last,) = [sorted(folder.glob("*.txt"))[-1] for folder in tmp_path.iterdir() if folder.is_dir()]
-    steps = [line for line in last.read_text().splitlines() if " = " in line and not line.startswith("const ")]
-    assert len(steps) == 4 and sum("encore.Elementwise(" in step for step in steps) == 2, steps  # Reshapes are views
-    for seed in range(4):
-        random = np.random.default_rng(seed)
-        shapes = {"x": (6, 5, size), "cos": (5, size), "sin": (5, size)}
-        fed = {name: random.standard_normal(shape).astype(kind) for name, shape in shapes.items()}
-        np.testing.assert_array_equal(joined.run(None, fed)[0], apart.run(None, fed)[0])
-
-
-@pytest.mark.parametrize("kind, size", [("float32", 64), ("float16", 64), ("float16", 6), ("float32", 2)])
-def test_turned_rows_are_one_kernel(make_model, tmp_path, kind, size):
+@pytest.mark.parametrize("build, kernels, views", [(rotary, 1, 0), (rotary_of_pairs, 2, 2)])
+def test_turned_rows_are_one_kernel_and_pairs_two(make_model, tmp_path, build, kernels, views, kind, size):
     """Without heads, to which rotations are left."""
-    model = rotary(make_model, helper.np_dtype_to_tensor_dtype(np.dtype(kind)), size)
+    model = build(make_model, helper.np_dtype_to_tensor_dtype(np.dtype(kind)), size)
     joined = es.make_session(model, regions=1, auto_graph=1, dump_regions=tmp_path)
     apart = es.make_session(model, regions=0, auto_graph=0)
     (last,) = [sorted(folder.glob("*.txt"))[-1] for folder in tmp_path.iterdir() if folder.is_dir()]
     steps = [line for line in last.read_text().splitlines() if " = " in line and not line.startswith("const ")]
-    assert len(steps) == 1 and "roll x" in steps[0], steps
+    assert len(steps) == kernels + views and sum("encore.Elementwise(" in step for step in steps) == kernels, steps
+    assert sum("roll x" in step for step in steps) == 1, steps
     for seed in range(4):
         random = np.random.default_rng(seed)
         shapes = {"x": (6, 5, size), "cos": (5, size), "sin": (5, size)}

@@ -103,8 +103,8 @@ bool has_packs(const Tensor& x, const Tensor& y, int64_t neighbours) {
 }
 
 template <class T>
-void divide_rows(StreamRef stream, const Tensor& x, const Tensor& y, float p, float least) {
-  const int64_t width = x.shape.back(), rows = x.count() / width;
+void divide_rows(StreamRef stream, const Tensor& x, const Tensor& y, int64_t width, float p, float least) {
+  const int64_t rows = x.count() / width;
   spread_over_teams<T, device::pack_size<T>(), true>(
       stream, rows, width, has_packs<T>(x, y, width), [&]<class How>(device::Blocks grid) {
         using Kernel = NormalizeLength<T, How>;
@@ -126,7 +126,7 @@ class LpNormalization : public Op {
     if (y.count() == 0) return;
     const int64_t inner = x.shape.count(axis + 1, rank), width = x.shape[axis];
     dispatch(FloatList{}, x.type, [&]<class T>() {
-      if (axis == rank - 1) return divide_rows<T>(context.stream(), x, y, p_, kZerosStay);
+      if (inner == 1) return divide_rows<T>(context.stream(), x, y, width, p_, kZerosStay);
       AxisSet reduced(size_t(rank), false);
       reduced[size_t(axis)] = true;
       using C = Compute<T>;
@@ -154,7 +154,7 @@ class L2Norm : public Op {
     const Tensor& x = context.input(0);
     const Tensor y = context.output(0, x.shape);
     if (y.count() == 0) return;
-    dispatch(FloatList{}, x.type, [&]<class T> { divide_rows<T>(context.stream(), x, y, 2, least_); });
+    dispatch(FloatList{}, x.type, [&]<class T> { divide_rows<T>(context.stream(), x, y, x.shape.back(), 2, least_); });
   }
 
  private:
