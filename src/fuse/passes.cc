@@ -18,6 +18,7 @@ constexpr Pass kPasses[] = {
     {"aligned_parts", nullptr, align_parts, false},
     {"row_orders", nullptr, turn_rows_elsewhere, false},
     {"casts", nullptr, drop_casts, false},
+    {"any", nullptr, ask_for_any, false},
     {"transposes", nullptr, join_transposes, false},
     {"shapes", nullptr, read_shape_before_turn, false},
     {"whole_gathers", nullptr, open_gather, false},

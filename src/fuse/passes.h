@@ -173,8 +173,10 @@ void make_product_of_einsum(Match& match, int einsum);
 void know_numbers(Match& match);
 // What is computed from constants alone, as each run would do it, is one, if it doesn't take much more memory.
 void fold_constants(Match& match);
-// A Cast to a wider type and back.
+// A Cast to a wider type and back, or to one that is asked where it is infinite or NaN.
 void drop_casts(Match& match, int second);
+// Bools that are counted to see whether one is true: their largest.
+void ask_for_any(Match& match, int greater);
 // Rows that are turned before a product are turned behind it, or the other way round, where they are moved anyway.
 void turn_rows_elsewhere(Match& match, int step);
 // Two transpositions are one, or none.

@@ -1,6 +1,7 @@
 #include "fuse/shape_symbols.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <string_view>
 
@@ -363,17 +364,24 @@ std::optional<Dims> ShapeSymbols::reduced(const Step& step) const {
   const auto& from = dims(step.inputs[0]);
   const NodeInfo& info = *step.node;
   const bool has_input = step.inputs.size() > 1 && step.inputs[1] >= 0, is_arg = info.op_type().starts_with("Arg");
-  const auto axes = is_arg      ? std::optional(Dims{info.get_int("axis", 0)})
-                    : has_input ? constants(step, 1)
-                                : info.find_ints("axes");
-  if (!from || !axes || axes->empty()) return std::nullopt;
+  const bool is_squeeze = is_onnx(info, "Squeeze");
+  auto axes = is_arg      ? std::optional(Dims{info.get_int("axis", 0)})
+              : has_input ? constants(step, 1)
+                          : info.find_ints("axes");
+  if (!from || (!axes && has_input)) return std::nullopt;
+  if (!axes || axes->empty()) {  // all that there are, or none
+    if (is_squeeze) return std::nullopt;
+    if (info.get_int("noop_with_empty_axes", 0) != 0) return from;
+    axes.emplace(from->size());
+    std::iota(axes->begin(), axes->end(), 0);
+  }
   std::set<size_t> along;
   for (int64_t axis : *axes) {
     const auto own = counted_from_first(axis, from->size());
     if (!own) return std::nullopt;
     along.insert(*own);
   }
-  const bool keeps = !is_onnx(info, "Squeeze") && info.get_int("keepdims", 1) != 0;
+  const bool keeps = !is_squeeze && info.get_int("keepdims", 1) != 0;
   Dims made;
   for (size_t i = 0; i < from->size(); ++i)
     if (!along.contains(i))

@@ -39,6 +39,9 @@ TEST(Dims, AreFollowed) {
             "y: f32[1, n]");
   EXPECT_EQ(dims_of_y("in x: f32[b, n]\nconst a: i64[] = 1\ny: f32 = CumSum(x, a)\nout y"), "y: f32[b, n]");
   EXPECT_EQ(dims_of_y("in x: f32[b, n]\nconst a: i64[1] = [1]\ny: f32 = ReduceSum(x, a)\nout y"), "y: f32[b, 1]");
+  EXPECT_EQ(dims_of_y("in x: f32[b, n]\ny: f32 = ReduceSum(x)\nout y"), "y: f32[1, 1]");
+  EXPECT_EQ(dims_of_y("in x: f32[b, n]\ny: f32 = ReduceMax@13(x) {keepdims = 0}\nout y"), "y: f32[]");
+  EXPECT_EQ(dims_of_y("in x: f32[b, n]\ny: f32 = ReduceSum(x) {noop_with_empty_axes = 1}\nout y"), "y: f32[b, n]");
   EXPECT_EQ(dims_of_y("in x: f32[b, n]\ny: i64 = ArgMax(x) {axis = 0, keepdims = 0}\nout y"), "y: i64[n]");
   EXPECT_EQ(dims_of_y("in x: f32[b, 1, n]\nconst a: i64[1] = [-2]\ny: f32 = Squeeze(x, a)\nout y"), "y: f32[b, n]");
   EXPECT_EQ(dims_of_y("in x: f32[b, 1, n, 2]\ny: f32 = Flatten(x) {axis = 2}\nout y"), "y: f32[b, ?1]");

@@ -3,7 +3,7 @@
 import encore_session as es
 import numpy as np
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 
 def chain(make_model, form):
@@ -127,3 +127,37 @@ def test_one_buffer_as_input_and_output(make_model, heads):
         np.testing.assert_allclose(
             values["x"].numpy(), wanted, rtol=0, atol=1e-5 * np.abs(wanted).max() if heads else 0
         )
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32"])
+def test_limits_that_depend_on_any_infinity(make_model, tmp_path, kind):
+    """T5's: where one element is infinite, all are limited to less."""
+    most = float(np.finfo(kind).max)
+    of = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    constants = {"zero": np.array(0), "less": np.float32(most * 0.9), "most": np.float32(most)}
+    nodes = [
+        helper.make_node("Cast", ["x"], ["wide"], "widen", to=TensorProto.DOUBLE),
+        helper.make_node("IsInf", ["wide"], ["infinite"], "ask"),
+        helper.make_node("Cast", ["infinite"], ["ones"], "count_them", to=TensorProto.INT64),
+        helper.make_node("ReduceSum", ["ones"], ["count"], "count", keepdims=0),
+        helper.make_node("Greater", ["count", "zero"], ["any"], "any"),
+        helper.make_node("Where", ["any", "less", "most"], ["limit"], "choose"),
+        helper.make_node("Neg", ["limit"], ["negative"], "negate"),
+        helper.make_node("Cast", ["limit"], ["high"], "narrow", to=of),
+        helper.make_node("Cast", ["negative"], ["low"], "narrow_too", to=of),
+        helper.make_node("Clip", ["x", "low", "high"], ["y"], "clip"),
+    ]
+    held = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    model = make_model(nodes, {"x": (["n", 8], of)}, {"y": (["n", 8], of)}, held)
+    joined = es.make_session(model, regions=1, auto_graph=1, dump_regions=tmp_path)
+    apart = es.make_session(model, regions=0, auto_graph=0)
+    (last,) = [sorted(folder.glob("*.txt"))[-1] for folder in tmp_path.iterdir() if folder.is_dir()]
+    plan = last.read_text()
+    assert "ReduceMax(" in plan and "ReduceSum(" not in plan and "Cast(" not in plan, plan
+    for bad in (1, np.inf, -np.inf, np.nan, 1):
+        x = np.random.default_rng(0).standard_normal((5, 8)).astype(kind)
+        x[1, 2], x[3, 4] = most, bad
+        (y,), (wanted,) = joined.run(None, {"x": x}), apart.run(None, {"x": x})
+        np.testing.assert_array_equal(y, wanted)
+        assert y[1, 2] == (constants["less"].astype(kind) if np.isinf(bad) else x[1, 2])
+    np.testing.assert_array_equal(joined.run(None, {"x": x[:0]})[0], x[:0])
