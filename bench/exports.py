@@ -51,33 +51,45 @@ def segformer():
     return transformers.SegformerForSemanticSegmentation(transformers.SegformerConfig()), torch.randn(1, 3, 512, 512)
 
 
-def qwen3():
-    """The prefill of a small language model."""
+LANGUAGE = {"hidden_size": 1024, "num_hidden_layers": 12, "num_attention_heads": 16, "vocab_size": 32000}
+
+
+def prefill(model, config, **more):
+    """That of a small language model."""
     import transformers
 
-    config = transformers.Qwen3Config(
-        hidden_size=1024,
-        intermediate_size=3072,
-        num_hidden_layers=12,
-        num_attention_heads=16,
-        num_key_value_heads=8,
-        head_dim=128,
-        vocab_size=32000,
-        use_cache=False,
-    )
-    return transformers.Qwen3ForCausalLM(config), torch.randint(0, config.vocab_size, (1, 256))
+    shared = {"intermediate_size": 3072, "num_key_value_heads": 8, "use_cache": False}
+    config = getattr(transformers, config)(**LANGUAGE, **shared, **more)
+    return getattr(transformers, model)(config), torch.randint(0, config.vocab_size, (1, 256))
+
+
+def t5():
+    import transformers
+
+    config = transformers.T5Config(d_model=768, d_ff=3072, num_layers=12, num_heads=12)
+    return transformers.T5EncoderModel(config), torch.randint(0, config.vocab_size, (1, 128))
 
 
 # The exporter by tracing makes other graphs than the one by torch.export; each has its users.
 TRACED = {
     "convnext": lambda: of_torchvision("convnext_tiny"),
+    "convnextv2": lambda: of_timm("convnextv2_tiny"),
     "densenet": lambda: of_torchvision("densenet121"),
     "efficientnet": lambda: of_torchvision("efficientnet_b0"),
     "maxvit": lambda: of_torchvision("maxvit_t"),
     "mobilevit": lambda: of_timm("mobilevit_s", (1, 3, 256, 256)),
     "swin": lambda: of_torchvision("swin_t"),
+    "swinv2": lambda: of_torchvision("swin_v2_t", (1, 3, 256, 256)),
+    "t5": t5,
 }
-EXPORTED = {"qwen3": qwen3, "segformer": segformer, "wav2vec2": wav2vec2, "whisper": whisper}
+EXPORTED = {
+    "cohere": lambda: prefill("CohereForCausalLM", "CohereConfig"),
+    "gemma2": lambda: prefill("Gemma2ForCausalLM", "Gemma2Config", head_dim=64),
+    "qwen3": lambda: prefill("Qwen3ForCausalLM", "Qwen3Config", head_dim=128),
+    "segformer": segformer,
+    "wav2vec2": wav2vec2,
+    "whisper": whisper,
+}
 
 
 MODELS = TRACED | EXPORTED
