@@ -73,7 +73,6 @@ def t5():
 # The exporter by tracing makes other graphs than the one by torch.export; each has its users.
 TRACED = {
     "convnext": lambda: of_torchvision("convnext_tiny"),
-    "convnextv2": lambda: of_timm("convnextv2_tiny"),
     "densenet": lambda: of_torchvision("densenet121"),
     "efficientnet": lambda: of_torchvision("efficientnet_b0"),
     "maxvit": lambda: of_torchvision("maxvit_t"),
@@ -83,6 +82,7 @@ TRACED = {
     "t5": t5,
 }
 EXPORTED = {
+    "convnextv2": lambda: of_timm("convnextv2_tiny"),
     "cohere": lambda: prefill("CohereForCausalLM", "CohereConfig"),
     "gemma2": lambda: prefill("Gemma2ForCausalLM", "Gemma2Config", head_dim=64),
     "qwen3": lambda: prefill("Qwen3ForCausalLM", "Qwen3Config", head_dim=128),
