@@ -103,6 +103,12 @@ def make_stream(device=0):
     return onnxruntime_ep_encore.devices(registered())[device].create_sync_stream()
 
 
+def last_plan(folder):
+    """The text that the only region's plan has after the last pass, of a session with dump_regions=folder."""
+    (last,) = [sorted(region.glob("*.txt"))[-1] for region in folder.iterdir() if region.is_dir()]
+    return last.read_text()
+
+
 def trace(session, work):
     """What the virtual GPU does while work() runs: a list of {stream, what, name, label}."""
     with tempfile.TemporaryDirectory() as folder:

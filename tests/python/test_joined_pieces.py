@@ -15,11 +15,6 @@ def compiler(monkeypatch):
     monkeypatch.setenv("ENCORE_VIRTUAL_COMPILER", "g++")
 
 
-def last_plan(folder):
-    (last,) = [sorted(inner.glob("*.txt"))[-1] for inner in folder.iterdir() if inner.is_dir()]
-    return last.read_text()
-
-
 def joined(make_model, shapes, axis, kind, names=None, row=None):
     """Pieces side by side, through two operators. numpy has no bfloat16: it is cast to and from."""
     fed, boolean = TensorProto.FLOAT if kind == TensorProto.BFLOAT16 else kind, kind == TensorProto.BOOL
@@ -94,7 +89,7 @@ def test_many_elements(make_model, widths):
 
 def test_one_kernel_is_all(make_model, tmp_path):
     es.make_session(joined(make_model, [[2, 8], [2, 16]], 1, TensorProto.FLOAT), regions=1, dump_regions=tmp_path)
-    plan = last_plan(tmp_path)
+    plan = es.last_plan(tmp_path)
     assert "join x0 to x1 along -1" in plan and "Concat" not in plan, plan
 
 

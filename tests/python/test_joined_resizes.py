@@ -10,11 +10,6 @@ KINDS = [TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16]
 LINEAR, CUBIC, NEAREST = {"mode": "linear"}, {"mode": "cubic"}, {"mode": "nearest"}
 
 
-def last_plan(folder):
-    (last,) = [sorted(inner.glob("*.txt"))[-1] for inner in folder.iterdir() if inner.is_dir()]
-    return last.read_text()
-
-
 def joined(make_model, shapes, sizes, kind, attributes, opset=19):
     """Pieces side by side, each resized if there are sizes for it. numpy has no bfloat16: it is cast to and from."""
     fed = TensorProto.FLOAT if kind == TensorProto.BFLOAT16 else kind
@@ -53,7 +48,7 @@ def check(model, feeds, folder):
     wanted = [apart.run(None, fed)[0] for fed in feeds]
     for auto_graph in (0, 1):
         session = es.make_session(model, regions=1, auto_graph=auto_graph, dump_regions=folder / str(auto_graph))
-        assert "encore.JoinedResizes" in last_plan(folder / str(auto_graph))
+        assert "encore.JoinedResizes" in es.last_plan(folder / str(auto_graph))
         for fed, one in list(zip(feeds, wanted, strict=True)) * 3:
             np.testing.assert_array_equal(session.run(None, fed)[0], one)
 
