@@ -10,6 +10,10 @@ namespace {
 
 using Floats = std::vector<float>;
 
+bool are_all(const std::optional<std::vector<int64_t>>& numbers, int64_t number) {
+  return !numbers || std::ranges::count(*numbers, number) == std::ssize(*numbers);
+}
+
 // Clip's limits; none of them has to be there.
 std::optional<Ending> clip(const Match& match, int s) {
   const Step& step = match.step(s);
@@ -33,19 +37,11 @@ bool is_depthwise(const Match& match, int conv) {
   return convolution_kind(*step.node) == Convolution::grouped && weights && weights->size() > 2 && (*weights)[1] == 1;
 }
 
-// One of single positions, which is a product of rows.
+// One that is a product of rows.
 bool is_pointwise(const Match& match, int conv) {
   const Step& step = match.step(conv);
-  const NodeInfo& node = *step.node;
-  if (node.op_type() != "Conv" || node.domain() != ops::kChannelsLast || node.get_int("group", 1) != 1) return false;
-  const auto has_only = [&](const char* attribute, int64_t number) {
-    const auto numbers = node.find_ints(attribute);
-    return !numbers || std::ranges::all_of(*numbers, [&](int64_t each) { return each == number; });
-  };
-  const auto& weights = match.value(step.inputs[1]).dims;
-  return weights && weights->size() > 2 &&
-         std::all_of(weights->begin() + 2, weights->end(), [](int64_t taps) { return taps == 1; }) &&
-         has_only("strides", 1) && has_only("pads", 0);
+  return step.node->op_type() == "Conv" && step.node->domain() == ops::kChannelsLast && has_one_tap(match, step) &&
+         are_all(step.node->find_ints("strides"), 1);
 }
 
 bool only_moves(const Match& match, int s, int v) {
@@ -91,6 +87,13 @@ std::shared_ptr<Variant> with_ending(const Match& match, int conv, int residual,
 }
 
 }  // namespace
+
+bool has_one_tap(const Match& match, const Step& conv) {
+  const auto& weights = match.value(conv.inputs[1]).dims;
+  return weights && weights->size() > 2 &&
+         std::all_of(weights->begin() + 2, weights->end(), [](int64_t taps) { return taps == 1; }) &&
+         conv.node->get_int("group", 1) == 1 && are_all(conv.node->find_ints("pads"), 0);
+}
 
 int residual_of(const Match& match, int sum, int v) {
   const int other = sum < 0 ? -1 : match.other(sum, v);

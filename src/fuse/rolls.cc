@@ -70,6 +70,28 @@ std::optional<EverySecond> every_second_by(const Match& match, int slice) {
   return EverySecond{step.inputs[0], slice, start == 1};
 }
 
+// That, perhaps negated, with one more dimension at the end; what comes after the Slice goes to `steps`.
+struct Column : EverySecond {
+  bool is_negative = false;
+};
+std::optional<Column> column_by(const Match& match, int v, size_t rank, std::vector<int>& steps) {
+  bool is_single = false, is_negative = false;
+  int made = match.maker(v);
+  for (; made >= 0 && match.only_reader(v) >= 0; made = match.maker(v)) {
+    const auto axes = match.is(made, "Unsqueeze") ? ShapeSymbols(match).axes(match.step(made)) : std::nullopt;
+    if (axes && !is_single && axes->size() == 1 && counted_from_first(axes->front(), rank) == rank - 1)
+      is_single = true;
+    else if (match.is(made, "Neg") && !is_negative)
+      is_negative = true;
+    else
+      break;
+    steps.push_back(made);
+    v = match.step(made).inputs[0];
+  }
+  const auto part = is_single ? every_second_by(match, made) : std::nullopt;
+  return part ? std::optional(Column{*part, is_negative}) : std::nullopt;
+}
+
 }  // namespace
 
 std::optional<TurnedHalves> halves_turned_by(const Match& match, int concat) {
@@ -105,47 +127,30 @@ void turn_pairs(Match& match, int concat) {
   const auto rank = match.rank(match.step(concat).outputs[0]);
   if (!rank || counted_from_first(match.node(concat).get_int("axis", 0), *rank) != *rank - 1) return;
   std::vector<int> steps{concat};
-  std::array<std::optional<EverySecond>, 2> parts;
-  for (size_t i = 0; i < 2; ++i) {
-    bool is_single = false, is_negative = false;  // of the dimension that is added, and its sign
-    int v = match.step(concat).inputs[i], made = match.maker(v);
-    for (; made >= 0 && match.only_reader(v) >= 0; made = match.maker(v)) {
-      const auto axes = match.is(made, "Unsqueeze") ? ShapeSymbols(match).axes(match.step(made)) : std::nullopt;
-      if (axes && !is_single && axes->size() == 1 && (axes->front() == -1 || axes->front() == int64_t(*rank) - 1))
-        is_single = true;
-      else if (match.is(made, "Neg") && !is_negative)
-        is_negative = true;
-      else
-        break;
-      steps.push_back(made);
-      v = match.step(made).inputs[0];
-    }
-    if (!is_single || is_negative != (i == 0) || made < 0) return;
-    parts[i] = every_second_by(match, made);
-  }
-  const auto& [first, second] = parts;
-  if (!first || !second || first->x != second->x || !first->is_odd || second->is_odd) return;
-  const Value& x = match.value(first->x);
-  if (!kServed.has(x.type)) return;
-  const std::string name = match.node(concat).name(), of = x.name;
-  const std::vector<int> outputs = match.step(concat).outputs;
-  Dims dims = *x.dims;
-  std::vector<double> to(dims.size() + 1, 0);  // 0: as it was
-  to[dims.size() - 1] = double(dims.back() / 2), to.back() = 2;
+  const auto first = column_by(match, match.step(concat).inputs[0], *rank, steps),
+             second = column_by(match, match.step(concat).inputs[1], *rank, steps);
+  if (!first || !second || first->x != second->x || !first->is_odd || !first->is_negative || second->is_odd ||
+      second->is_negative)
+    return;
+  const int x = first->x;
+  const Type type = match.value(x).type;
+  if (!kServed.has(type)) return;
+  const std::string name = match.node(concat).name(), of = match.value(x).name;
+  Dims dims = *match.value(x).dims;
   dims.back() /= 2;
   dims.push_back(2);
-  const auto shape_of_it = ops::Shape{int64_t(to.size())};
-  const Type type = x.type;
-  const int shape = match.add_constant(of + "'s pairs", own_numbers(Type::i64, shape_of_it, to));
+  std::vector<double> target(dims.size(), 0);  // 0: as it was
+  std::copy(dims.end() - 2, dims.end(), target.end() - 2);
+  const ops::Shape of_target{int64_t(target.size())};
+  const int shape = match.add_constant(of + "'s pairs", own_numbers(Type::i64, of_target, target));
   const int signs = match.add_constant(of + "'s signs", own_numbers(type, ops::Shape{2}, {-1, 1}));
-  const int pairs = match.add_like(first->x, " in pairs", dims), turned = match.add_like(first->x, " turned", dims);
+  const int pairs = match.add_like(x, " in pairs", dims), turned = match.add_like(x, " turned", dims);
   std::vector<Step> made;
-  made.push_back(match.plan().step({ops::kOnnx, "Reshape", 14}, name, {first->x, shape}, {pairs}));
+  made.push_back(match.plan().step({ops::kOnnx, "Reshape", 14}, name, {x, shape}, {pairs}));
   made.push_back(step_of(match, {pairs, {{-1, 1}}}, name, turned));
-  made.push_back(match.plan().step({ops::kOnnx, "Mul", 14}, name, {turned, signs}, outputs));
-  const std::array slices{first->slice, second->slice};
+  made.push_back(match.plan().step({ops::kOnnx, "Mul", 14}, name, {turned, signs}, match.step(concat).outputs));
   match.replace(std::move(steps), std::move(made));
-  for (const int slice : slices) drop_unread(match, slice);
+  for (const int slice : {first->slice, second->slice}) drop_unread(match, slice);
 }
 
 // No path leaves the steps and comes back, for nobody else reads what is negative.

@@ -67,8 +67,8 @@ std::optional<Least> least_by(const Match& match, int s) {
   return std::nullopt;
 }
 
-// The step that alone makes a value for the steps on the way to where it is read once; or -1.
-int made_for_one(const Match& match, int v, const char* op) {
+// The step that makes a value which is read once, if it is such an operator; or -1.
+int maker_for_one(const Match& match, int v, const char* op) {
   return match.only_reader(v) < 0 ? -1 : match.maker(v, op);
 }
 
@@ -81,7 +81,7 @@ void join_spelled_l2_norm(Match& match, int quotient) {
   std::vector<int> steps{quotient};
   const auto& dims = match.value(x).dims;
   if (!dims || dims != match.value(match.step(quotient).outputs[0]).dims || !kServed.has(match.value(x).type)) return;
-  if (const int expand = made_for_one(match, length, "Expand"); expand >= 0) {
+  if (const int expand = maker_for_one(match, length, "Expand"); expand >= 0) {
     steps.push_back(expand);
     length = match.step(expand).inputs[0];
   }
@@ -92,7 +92,7 @@ void join_spelled_l2_norm(Match& match, int quotient) {
   length = least->from;
   int rows = x;
   // Both may be turned on the way, for products of heads.
-  if (const int turned = made_for_one(match, length, "Transpose"); turned >= 0) {
+  if (const int turned = maker_for_one(match, length, "Transpose"); turned >= 0) {
     const int turn = match.maker(x, "Transpose");
     const auto order = match.node(turned).find_ints("perm");
     if (turn < 0 || !order || order != match.node(turn).find_ints("perm") ||
@@ -102,7 +102,7 @@ void join_spelled_l2_norm(Match& match, int quotient) {
     length = match.step(turned).inputs[0];
     rows = match.step(turn).inputs[0];
   }
-  const int reduction = made_for_one(match, length, "ReduceL2");
+  const int reduction = maker_for_one(match, length, "ReduceL2");
   if (reduction < 0 || match.step(reduction).inputs[0] != rows || !is_along_rows(match, reduction)) return;
   steps.push_back(reduction);
   Step made = match.plan().step({kFusions, "L2Norm", 1, {{"least", float(least->number)}}}, match.node(quotient).name(),
@@ -136,7 +136,7 @@ void join_spelled_norm(Match& match, int mean) {
   const int product = match.only_reader(y, "Mul");
   if (product < 0) return;
   const int gamma = match.other(product, y);
-  const Value &row = match.value(gamma), rows = match.value(x);
+  const Value &row = match.value(gamma), &rows = match.value(x);
   if (!rows.dims) return;
   if (!row.is_constant || row.type != rows.type || !kServed.has(rows.type) ||
       row.dims != std::vector{rows.dims->back()})

@@ -81,15 +81,13 @@ struct Product {
 bool is_product_of_channels(const Match& match, const Step& step) {
   const NodeInfo& node = *step.node;
   if ((node.op_type() != "Conv" && node.op_type() != "FusedConv") ||
-      (!node.domain().empty() && node.domain() != ops::kChannelsLast))
+      (!node.domain().empty() && node.domain() != ops::kChannelsLast) || !has_one_tap(match, step))
     return false;
-  const auto &x = match.value(step.inputs[0]).dims, &weights = match.value(step.inputs[1]).dims;
-  if (!x || !weights || x->size() != weights->size() || x->size() < 3) return false;
-  const auto pads = node.find_ints("pads").value_or(Dims());
+  const auto& x = match.value(step.inputs[0]).dims;
+  if (!x || x->size() != match.value(step.inputs[1]).dims->size()) return false;
   const std::span<const int64_t> positions(*x);
-  return node.get_int("group", 1) == 1 && are_ones(std::span(*weights).subspan(2)) &&
-         are_ones(positions.subspan(node.domain().empty() ? 2 : 1, x->size() - 2)) &&
-         std::ranges::count(pads, 0) == std::ssize(pads) && (step.inputs.size() < 4 || step.inputs[3] < 0);
+  return are_ones(positions.subspan(node.domain().empty() ? 2 : 1, x->size() - 2)) &&
+         (step.inputs.size() < 4 || step.inputs[3] < 0);
 }
 
 // What the step makes of rows that are so deep, if it is such a product.
