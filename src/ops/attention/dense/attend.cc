@@ -5,8 +5,7 @@
 namespace encore::ops {
 
 Shape bias_shape(Context& context, const Attend& problem) {
-  if (problem.k_codes || suits_grouped_decode(problem) || suits_decode(problem) || suits_short(context, problem) ||
-      suits_flash(problem))
+  if (problem.k_codes || suits_grouped_decode(problem) || suits_decode(problem) || suits_short(context, problem))
     return Shape{0};
   return dnn_bias_shape(context, problem);
 }
@@ -25,7 +24,6 @@ void attend(Context& context, const Attend& problem) {
   if (suits_grouped_decode(problem)) return attend_grouped_decode(context, problem);
   if (suits_decode(problem)) return attend_decode(context, problem);
   if (suits_short(context, problem)) return attend_short(context, problem);
-  if (suits_flash(problem)) return attend_flash(context, problem);
   if (attend_dnn(context, problem)) return;
   // With 32 rows at a time keys are read often, with larger heads too often.
   const bool narrow = std::max(problem.head_size, problem.value_size) <= 128;

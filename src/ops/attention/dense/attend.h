@@ -101,9 +101,6 @@ void attend_decode(Context& context, const Attend& problem);
 // Of halves and so few keys that a block holds all of a head's at once:
 bool suits_short(const Context& context, const Attend& problem);
 void attend_short(Context& context, const Attend& problem);
-// Of halves, with tiles of keys that several warps share:
-bool suits_flash(const Attend& problem);
-void attend_flash(Context& context, const Attend& problem);
 // By a library; false if it does not serve.
 bool attend_dnn(Context& context, const Attend& problem);
 Shape dnn_bias_shape(Context& context, const Attend& problem);

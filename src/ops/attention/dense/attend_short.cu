@@ -1,40 +1,93 @@
 // Attention of short sequences on tensor cores. A block has 16 queries of a head, and its warps share out the keys, so
-// that all keys and values are on their way at once, straight into the registers of the lanes that need them
-// (attend_warp.h). Each warp has an online softmax of its own; the partial results are combined at the end.
+// that all keys and values are on their way at once, straight into the registers of the lanes that need them. Each warp
+// has an online softmax of its own; the partial results are combined at the end.
+//
+// Which value of a head is which place along the depth of a tile is free, as long as both factors agree, and so is
+// which column of a result is which value. With g = lane / 4 and p = lane % 4, a lane has
+//   queries  g, g + 8                            values 32 c + 8 p to + 7
+//   keys     8 n + g                             values 32 c + 8 p to + 7
+//   scores   of queries g, g + 8                 and keys 8 n + 2 p, 8 n + 2 p + 1
+//   values   of keys 2 p, 2 p + 1, 2 p + 8, 2 p + 9 in 16    values g kPart to + kPart - 1 in each span
+//   acc      of queries g, g + 8                 values 2 p kPart to + 2 kPart - 1 in each span
 #include <algorithm>
+#include <bit>
 #include <utility>
 
-#include "ops/attention/dense/attend_warp.h"
+#include "device/device.h"
+#include "device/divide_small.h"
+#include "device/mma_fragments.h"
+#include "device/words.h"
+#include "ops/attention/dense/attend_view.h"
+#include "ops/attention/dense/group_softmax.h"
 #include "ops/attention/dense/split_k.h"
 #include "ops/dispatch.h"
 
 namespace encore::ops {
 namespace {
 
+using device::Block;
+using device::FragmentA;
+using device::FragmentB;
+using device::FragmentC;
+using device::PerThread;
+using device::Warp;
+
 constexpr int kMostWarps = 8, kRows = 16;  // of a block: the latter are queries
 
+// Heads of up to kHead values.
 template <class T, int kHead>
-struct AttendShort : AttendWarp<T, kHead> {
-  using Base = AttendWarp<T, kHead>;
-  using Eight = typename Base::Eight;
-  using Part = typename Base::Part;
-  using Keys = typename Base::Keys;
-  using Values = typename Base::Values;
-  using Queries = typename Base::Queries;
-  using State = typename Base::State;
-  using OfRows = typename Base::OfRows;
-  using Place = typename Base::Place;
-  using Base::kChunks, Base::kKeys, Base::kPart, Base::kSpans, Base::kSteps, Base::kTiles;
-  using Base::head_size, Base::k, Base::sinks, Base::v, Base::value_size, Base::visible, Base::y;
+struct AttendShort {
   static constexpr int kMaxThreads = 32 * kMostWarps;
+  static constexpr int kKeys = kHead > 64 ? 16 : 32;  // that a warp has at a time
+  static constexpr int kTiles = kKeys / 8, kSteps = kKeys / 16, kChunks = kHead / 32;
+  static constexpr int kPart = kHead > 32 ? 8 : 4, kSpans = kHead / (8 * kPart);
   static constexpr int kAccRow = kHead + 4;  // from one row's accumulators to the next in shared memory
+  using Eight = device::WordsOf<T, 8>;
+  using Part = device::WordsOf<T, kPart>;
 
   struct Shared {
     float row_max[kMostWarps][kRows], row_sum[kMostWarps][kRows];
   };
+  // What a lane has of its queries, and of the keys and values that its warp looks at.
+  struct Queries {
+    Eight at[2][kChunks];
+    KeyRange range[2];
+    int64_t mask[2];
+  };
+  struct Keys {
+    Eight at[kTiles][kChunks];
+  };
+  struct Values {
+    Part at[kSteps][4][kSpans];
+  };
+  struct Scores {
+    FragmentC at[kTiles];
+  };
+  // Of the mask, as it lies in memory: it becomes numbers when all else that was asked for is there.
+  struct Masked {
+    uint16_t at[kTiles][4];
+  };
+  struct OfRows {
+    float at[2];
+  };
+  struct State {
+    FragmentC acc[kSpans][kPart];
+    float row_max[2], row_sum[2];
+  };
 
+  VisibleKeysView<T> visible;
+  SinkView<T> sinks;
+  HeadView<const T> q, k, v;
+  HeadView<T> y;
   device::SmallDivider by_tiles, by_heads, by_group;
+  int head_size, value_size;
+  float scale, softcap;
 
+  // Where a block is.
+  struct Place {
+    int64_t batch, head, kv_head;
+    int first, rows;  // queries
+  };
   DEVICE_FN Place place_of(int64_t block) const {
     int tile, head, in_group;
     const int batch = by_heads(by_tiles(int(block), tile), head);
@@ -52,13 +105,11 @@ struct AttendShort : AttendWarp<T, kHead> {
       PerThread<Queries, 32> queries;
       PerThread<State, 32> state;
       warp.apart([&](int lane) {
-        this->load(queries[lane], place, length, lane);
-        this->clear(state[lane]);
+        load(queries[lane], place, length, lane);
+        clear(state[lane]);
       });
       NO_UNROLL for (int key = begin + warp.index() * kKeys; key < end; key += warps * kKeys)
-          this->attend_keys(
-              warp, queries, state, 0, key, end, [&](Keys& to, int lane) { bring(to, place, key, end, lane); },
-              [&](Values& to, int lane) { bring(to, place, key, end, lane); });
+          attend_keys(warp, queries, state, place, key, end);
       store_partial(warp, state, s, b.template dynamic<float>(s) + warp.index() * kRows * kAccRow);
     });
     b.threads([&](int t, Shared& s) {
@@ -71,8 +122,68 @@ struct AttendShort : AttendWarp<T, kHead> {
   }
 
  private:
-  // Zeros stand for keys from `end` on.
-  DEVICE_FN void bring(Keys& to, const Place& place, int key, int end, int lane) const {
+  DEVICE_FN void load(Queries& to, const Place& place, int length, int lane) const {
+    UNROLL for (int e = 0; e < 2; ++e) {
+      const int row = lane / 4 + 8 * e, query = place.first + (row < place.rows ? row : 0);
+      const T* const from = q.at(place.batch, place.head, query);
+      UNROLL for (int c = 0; c < kChunks; ++c) {
+        const int column = 32 * c + 8 * (lane % 4);
+        to.at[e][c] = column < head_size ? device::load_words<8>(from + column) : Eight{};
+      }
+      to.range[e] = visible.range(length, query);
+      to.mask[e] = visible.mask_row(place.batch, place.head, query);
+    }
+  }
+  DEVICE_FN static void clear(State& state) {
+    UNROLL for (int n = 0; n < kSpans; ++n) { UNROLL for (int j = 0; j < kPart; ++j) state.acc[n][j] = FragmentC{}; }
+    UNROLL for (int e = 0; e < 2; ++e) {
+      state.row_max[e] = kMaskedScore<float>;
+      state.row_sum[e] = 0;
+    }
+  }
+
+  // A warp takes up the keys from `key` on. Zeros stand for those from `end` on.
+  DEVICE_FN void attend_keys(const Warp& warp, PerThread<Queries, 32>& queries, PerThread<State, 32>& state,
+                             const Place& place, int key, int end) const {
+    PerThread<Keys, 32> keys;
+    PerThread<Values, 32> values;
+    PerThread<Scores, 32> scores;
+    PerThread<Masked, 32> masked;
+    PerThread<OfRows, 32> tile_max;
+    warp.apart([&](int lane) {
+      load(keys[lane], place, key, end, lane);
+      load(values[lane], place, key, end, lane);
+      scores[lane] = Scores{};
+      if (visible.mask) load_mask(masked[lane], queries[lane], key, end, lane);
+    });
+    UNROLL for (int n = 0; n < kTiles; ++n) {
+      UNROLL for (int c = 0; c < kChunks; ++c) {
+        UNROLL for (int half = 0; half < 2; ++half)
+            warp.template mma<T>([&](int lane) -> FragmentC& { return scores[lane].at[n]; },
+                                 [&](int lane) {
+                                   const Queries& of = queries[lane];
+                                   return device::fragment_a(of.at[0][c], of.at[1][c], half);
+                                 },
+                                 [&](int lane) { return device::fragment_b(keys[lane].at[n][c], half); });
+      }
+    }
+    warp.apart([&](int lane) {
+      scale_and_cap(scores[lane]);
+      if (visible.mask) mask(scores[lane], masked[lane]);
+      mask_and_max(scores[lane], tile_max[lane], queries[lane], key, end, lane);
+    });
+    over_quads(warp, tile_max, [](float a, float c) { return max_score(a, c); });
+    PerThread<FragmentA[kSteps], 32> probs;
+    warp.apart([&](int lane) { update(state[lane], scores[lane], tile_max[lane], probs[lane]); });
+    UNROLL for (int step = 0; step < kSteps; ++step) {
+      UNROLL for (int n = 0; n < kSpans; ++n) {
+        UNROLL for (int j = 0; j < kPart; ++j) warp.template mma<T>(
+            [&](int lane) -> FragmentC& { return state[lane].acc[n][j]; }, [&](int lane) { return probs[lane][step]; },
+            [&](int lane) { return column_of(values[lane].at[step], n, j); });
+      }
+    }
+  }
+  DEVICE_FN void load(Keys& to, const Place& place, int key, int end, int lane) const {
     UNROLL for (int n = 0; n < kTiles; ++n) {
       const int one = key + 8 * n + lane / 4;
       const T* const from = k.at(place.batch, place.kv_head, one);
@@ -82,7 +193,7 @@ struct AttendShort : AttendWarp<T, kHead> {
       }
     }
   }
-  DEVICE_FN void bring(Values& to, const Place& place, int key, int end, int lane) const {
+  DEVICE_FN void load(Values& to, const Place& place, int key, int end, int lane) const {
     UNROLL for (int step = 0; step < kSteps; ++step) {
       UNROLL for (int i = 0; i < 4; ++i) {
         const int one = key + 16 * step + device::k_of(lane, i);
@@ -94,10 +205,102 @@ struct AttendShort : AttendWarp<T, kHead> {
       }
     }
   }
+  // On its way beside the keys. What is out of a query's range need not be there.
+  DEVICE_FN void load_mask(Masked& to, const Queries& of, int key, int end, int lane) const {
+    const int last = end < visible.mask_keys ? end : visible.mask_keys;
+    if (visible.boolean)
+      load_mask(to, static_cast<const uint8_t*>(visible.mask), of, key, last, lane);
+    else
+      load_mask(to, static_cast<const uint16_t*>(visible.mask), of, key, last, lane);
+  }
+  template <class Bits>
+  DEVICE_FN void load_mask(Masked& to, const Bits* from, const Queries& of, int key, int last, int lane) const {
+    UNROLL for (int n = 0; n < kTiles; ++n) {
+      UNROLL for (int i = 0; i < 4; ++i) {
+        const int one = key + 8 * n + device::c_column(lane, i);
+        to.at[n][i] = one < last ? uint16_t(from[of.mask[i / 2] + int64_t(one) * visible.by_key]) : uint16_t(0);
+      }
+    }
+  }
+  DEVICE_FN void mask(Scores& scores, const Masked& masked) const {
+    const bool boolean = visible.boolean;
+    UNROLL for (int n = 0; n < kTiles; ++n) {
+      UNROLL for (int i = 0; i < 4; ++i) {
+        const uint16_t bits = masked.at[n][i];
+        const float more = boolean ? (bits ? 0.f : kMaskedScore<float>) : float(std::bit_cast<T>(bits));
+        scores.at[n].at[i] = more == kMaskedScore<float> ? more : scores.at[n].at[i] + more;
+      }
+    }
+  }
+  DEVICE_FN void scale_and_cap(Scores& scores) const {
+    UNROLL for (int n = 0; n < kTiles; ++n) { UNROLL for (int i = 0; i < 4; ++i) scores.at[n].at[i] *= scale; }
+    if (!(softcap > 0)) return;
+    UNROLL for (int n = 0; n < kTiles; ++n) {
+      UNROLL for (int i = 0; i < 4; ++i) scores.at[n].at[i] = capped(scores.at[n].at[i], softcap);
+    }
+  }
+  // Masks the keys that a query does not see, and finds each lane's maxima.
+  DEVICE_FN static void mask_and_max(Scores& scores, OfRows& tile_max, const Queries& of, int key, int end, int lane) {
+    UNROLL for (int e = 0; e < 2; ++e) tile_max.at[e] = kMaskedScore<float>;
+    UNROLL for (int n = 0; n < kTiles; ++n) {
+      UNROLL for (int i = 0; i < 4; ++i) {
+        const int e = i / 2, one = key + 8 * n + device::c_column(lane, i);
+        float& score = scores.at[n].at[i];
+        if (one >= end || one < of.range[e].first || one >= of.range[e].end) score = kMaskedScore<float>;
+        tile_max.at[e] = max_score(tile_max.at[e], score);
+      }
+    }
+  }
+  // The online softmax: what was added up is corrected to the new maximum, and the scores become unnormalised
+  // probabilities, the left factor of a product with the values.
+  DEVICE_FN static void update(State& state, const Scores& scores, const OfRows& tile_max, FragmentA (&probs)[kSteps]) {
+    float base[2], correction[2];
+    UNROLL for (int e = 0; e < 2; ++e) {
+      const float now = max_score(state.row_max[e], tile_max.at[e]);
+      correction[e] = exponential(state.row_max[e] - finite_max(now));
+      base[e] = finite_max(now) - kExpShift<T>;
+      state.row_max[e] = now;
+      state.row_sum[e] *= correction[e];
+    }
+    UNROLL for (int n = 0; n < kSpans; ++n) {
+      UNROLL for (int j = 0; j < kPart; ++j) {
+        UNROLL for (int i = 0; i < 4; ++i) state.acc[n][j].at[i] *= correction[i / 2];
+      }
+    }
+    UNROLL for (int n = 0; n < kTiles; ++n) {
+      UNROLL for (int e = 0; e < 2; ++e) {
+        const uint32_t pair = device::as_pair<T>(exponential(scores.at[n].at[2 * e] - base[e]),
+                                                 exponential(scores.at[n].at[2 * e + 1] - base[e]));
+        probs[n / 2].at[n % 2 * 2 + e] = pair;
+        // The sum is that of rounded probabilities, as they are multiplied: what rounding does to both cancels out.
+        UNROLL for (int i = 0; i < 2; ++i) state.row_sum[e] += float(std::bit_cast<T>(uint16_t(pair >> 16 * i)));
+      }
+    }
+  }
+  // Value j of a lane's part of the rows of 16 keys.
+  DEVICE_FN static FragmentB column_of(const Part (&rows)[4][kSpans], int n, int j) {
+    uint32_t words[4];
+    UNROLL for (int i = 0; i < 4; ++i) words[i] = rows[i][n].at[j / 2];
+    return j % 2 == 0 ? FragmentB{{device::low_halves(words[0], words[1]), device::low_halves(words[2], words[3])}}
+                      : FragmentB{{device::high_halves(words[0], words[1]), device::high_halves(words[2], words[3])}};
+  }
+  // Lanes that have the same rows.
+  template <class Op>
+  DEVICE_FN static void over_quads(const Warp& warp, PerThread<OfRows, 32>& rows, Op op) {
+    UNROLL for (int mask = 1; mask < 4; mask *= 2) {
+      PerThread<OfRows, 32> others;
+      warp.lanes([&](int lane) { others[lane] = rows[lane]; });
+      warp.template exchange<2>(mask, [&](int lane) { return others[lane].at; });
+      warp.apart([&](int lane) {
+        UNROLL for (int e = 0; e < 2; ++e) rows[lane].at[e] = op(rows[lane].at[e], others[lane].at[e]);
+      });
+    }
+  }
+
   DEVICE_FN static void store_partial(const Warp& warp, PerThread<State, 32>& state, Shared& s, float* acc) {
     PerThread<OfRows, 32> row_sums;
     warp.apart([&](int lane) { UNROLL for (int e = 0; e < 2; ++e) row_sums[lane].at[e] = state[lane].row_sum[e]; });
-    Base::over_quads(warp, row_sums, [](float a, float c) { return a + c; });
+    over_quads(warp, row_sums, [](float a, float c) { return a + c; });
     warp.apart([&](int lane) {
       UNROLL for (int e = 0; e < 2; ++e) {
         const int row = lane / 4 + 8 * e;
@@ -163,10 +366,10 @@ void run(Context& context, const Attend& p) {
                             .dynamic_bytes = warps * kRows * Kernel::kAccRow * int64_t(sizeof(float))};
   device::block_kernel<typename Kernel::Shared>(
       context.stream(), grid,
-      Kernel{{p, context.fault()},
-             device::SmallDivider(int(tiles)),
-             device::SmallDivider(int(p.heads)),
-             device::SmallDivider(int(p.heads / p.kv_heads))});
+      Kernel{VisibleKeysView<T>(p, context.fault()), SinkView<T>(p), p.q, p.k, p.v, p.y,
+             device::SmallDivider(int(tiles)), device::SmallDivider(int(p.heads)),
+             device::SmallDivider(int(p.heads / p.kv_heads)), int(p.head_size), int(p.value_size), float(p.scale),
+             float(p.softcap)});
 }
 
 }  // namespace
