@@ -259,7 +259,8 @@ void run(Bench& bench, const Problem& p, device::Blas& blas, device::Blas& tuned
 
 void run(Bench& bench, const PictureProblem& p, device::Dnn& dnn, Scratch& scratch) {
   const int out = (p.size - 1) / p.stride + 1;
-  ops::ConvProblem problem{Type::f16, ops::Layout::channels_last, {}, p.images, p.in_channels, p.out_channels, 1, false};
+  ops::ConvProblem problem{Type::f16, ops::Layout::channels_last, {}, p.images, p.in_channels, p.out_channels, 1,
+                           false};
   for (const int d : {1, 2}) {
     problem.window.in[d] = p.size, problem.window.out[d] = out, problem.window.kernel[d] = 3;
     problem.window.stride[d] = p.stride, problem.window.before[d] = problem.window.after[d] = 1;
@@ -303,12 +304,13 @@ void run(Bench& bench, const PictureProblem& p, device::Dnn& dnn, Scratch& scrat
                            (p.stride == 2 ? " by 2" : "") + name_of(p.activation) + (p.adds ? " residual" : "");
   std::printf("%-52s %8.2f %8s |", name.c_str(), library, "");
   const auto wanted = y.values(bench.stream);
-  const ops::TileGemmWay taken = ops::tile_convolution_way(problem, device::multiprocessors(0));
+  const ops::TileGemmWay taken = ops::tile_convolution_way(problem, {p.activation}, device::multiprocessors(0));
   std::string wrong = ops::suits_tiles(problem, data(0), added) ? "" : " does not suit";
   double best = 1e9;
   for (int parts = 1; parts <= ops::kMostTileParts; parts *= 2) {
-    const double us = bench.us(
-        [&](int i) { convolve_tiles(bench.stream, problem, data(i), {nullptr, added, {p.activation}}, {parts}); });
+    const double us = bench.us([&](int i) {
+      convolve_tiles(bench.stream, problem, data(i), {nullptr, added, {p.activation}}, {parts});
+    });
     best = std::min(best, us);
     std::printf(" %6.2f%c", us, parts == taken.parts ? '*' : ' ');
     const double apart = difference(y.values(bench.stream), wanted);

@@ -47,9 +47,9 @@ void convolve_whole(Context& context, const ConvProblem& problem, const ConvData
   finish(context.stream(), problem, width, rest, data.y);
 }
 
-TileGemmWay way_by_tiles(StreamRef stream, const ConvProblem& problem, const ConvData& data, const void* residual) {
-  if (!suits_tiles(problem, data, residual)) return {};
-  return tile_convolution_way(problem, device::multiprocessors(stream.device()));
+TileGemmWay way_by_tiles(StreamRef stream, const ConvProblem& problem, const ConvData& data, const Epilogue& rest) {
+  if (!suits_tiles(problem, data, rest.residual)) return {};
+  return tile_convolution_way(problem, rest.activation, device::multiprocessors(stream.device()));
 }
 
 // The rival of cuDNN's engines, which is run many times to be timed.
@@ -79,9 +79,7 @@ class ConvBase : public Op {
   }
 
   void prepare(Prepack& prepack) override {
-    const bool by_tiles =
-        expected_problem_ && way_by_tiles(prepack.stream(), *expected_problem_, {}, nullptr).parts > 0;
-    if (expected_ && !by_tiles) prepack.dnn().expect(*expected_);
+    if (expected_ && !is_by_tiles(prepack.stream())) prepack.dnn().expect(*expected_);
     expected_.reset();
   }
   bool prepack(int input, const Tensor& constant, Prepack& prepack) override {
@@ -156,7 +154,7 @@ class ConvBase : public Op {
       if (any_batch)
         expected_->x[0] = expected_->y[0] = -1;
       else if (!transposed)
-        expected_problem_ = problem;
+        expected_problem_ = {problem, activation};
     } catch (const Error&) {  // the run will say what is wrong
     }
   }
@@ -229,6 +227,12 @@ class ConvBase : public Op {
   bool use_tf32_;
 
  private:
+  // What is expected will not go to cuDNN.
+  bool is_by_tiles(StreamRef stream) const {
+    if (!expected_problem_) return false;
+    const auto& [problem, activation] = *expected_problem_;
+    return way_by_tiles(stream, problem, {}, {nullptr, nullptr, activation}).parts > 0;
+  }
   Tensor channels_first(Tensor w) const {
     if (weights_last_) w.shape = ops::channels_first(w.shape, Layout::channels_last);
     return w;
@@ -240,7 +244,11 @@ class ConvBase : public Op {
   }
 
   std::optional<device::Convolution> expected_;
-  std::optional<ConvProblem> expected_problem_;  // if the batch is known, too
+  struct Expected {
+    ConvProblem problem;
+    Activation activation;
+  };
+  std::optional<Expected> expected_problem_;  // if the batch is known, too
   bool has_constant_weights_ = false;
   Tensor arranged_;  // the weights, if they are constant; with the shape of those given
 };
@@ -266,7 +274,7 @@ class Conv : public ConvBase {
     if (y.count() == 0) return;
     arrange(context, w);
     const ConvData data{x.data, w.data, bias, y.data, are_constant(w)};
-    const TileGemmWay tiles = way_by_tiles(context.stream(), problem, data, rest.residual);
+    const TileGemmWay tiles = way_by_tiles(context.stream(), problem, data, rest);
     if (tiles.parts > 0) return convolve_tiles(context.stream(), problem, data, rest, tiles);
     const bool depthwise = is_depthwise(problem);  // cuDNN is slow at these
     if (!depthwise && suits_dnn(context, problem, false, x, w, data, rest) &&

@@ -115,9 +115,13 @@ bool suits_tiles(const ConvProblem& p, const ConvData& data, const void* residua
   return true;
 }
 
-TileGemmWay tile_convolution_way(const ConvProblem& p, int multiprocessors) {
+TileGemmWay tile_convolution_way(const ConvProblem& p, const Activation& activation, int multiprocessors) {
+  using Kind = Activation::Kind;
   constexpr int64_t kMostSteps = 9;  // of a part; a library's kernel takes as long with more
-  return tile_gemm_way(positions_of(p), p.out_channels, depth_of(p), kMostSteps, multiprocessors);
+  constexpr int kGoodParts = 4;      // with fewer it takes no longer, unless the activation is a kernel of its own
+  const TileGemmWay way = tile_gemm_way(positions_of(p), p.out_channels, depth_of(p), kMostSteps, multiprocessors);
+  const bool is_apart = activation.kind != Kind::none && activation.kind != Kind::relu;
+  return way.parts >= kGoodParts || is_apart ? way : TileGemmWay{};
 }
 
 void convolve_tiles(StreamRef stream, const ConvProblem& problem, const ConvData& data, const Epilogue& rest,

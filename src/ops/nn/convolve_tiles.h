@@ -11,7 +11,7 @@ namespace encore::ops {
 // multiples of eight channels at addresses of 16 bytes.
 bool suits_tiles(const ConvProblem& problem, const ConvData& data, const void* residual);
 // The way to take, if it surely pays; suits_tiles() holds.
-TileGemmWay tile_convolution_way(const ConvProblem& problem, int multiprocessors);
+TileGemmWay tile_convolution_way(const ConvProblem& problem, const Activation& activation, int multiprocessors);
 
 // y = activation(conv(x, w) + bias + residual), rounded as tile_gemm() does.
 void convolve_tiles(StreamRef stream, const ConvProblem& problem, const ConvData& data, const Epilogue& rest,
