@@ -88,6 +88,7 @@ class Viewed : public Op {
     require(v.shape[2] == problem.keys, "there are ", problem.keys, " keys and ", v.shape[2], " values");
     problem.head_size = q.shape[3], problem.value_size = v.shape[3];
     problem.scale = how_.scale;
+    problem.visible = {.before = how_.before, .after = how_.after, .offset = problem.keys - problem.queries};
     bool repeats = false;
     const auto rows = [&](const Rows& from, int64_t heads, int64_t count) {
       const std::array wanted{problem.batch, heads, count};
@@ -199,6 +200,8 @@ Attributes attributes_of(const ViewedAttention& how) {
                         {"y", how.y_order}};
   if (how.least > kAnyNumber) attributes["least"] = float(how.least);
   if (how.sees) attributes["sees"] = int64_t(1);
+  if (how.before >= 0) attributes["before"] = how.before;
+  if (how.after >= 0) attributes["after"] = how.after;
   if (how.zeros) attributes["zeros"] = int64_t(1);
   return attributes;
 }
@@ -212,6 +215,8 @@ ViewedAttention viewed_attention(const NodeInfo& node) {
           node.get_float("scale", 1),
           node.get_float("least", float(kAnyNumber)),
           node.get_int("sees", 0) != 0,
+          node.get_int("before", -1),
+          node.get_int("after", -1),
           node.get_int("zeros", 0) != 0};
 }
 
