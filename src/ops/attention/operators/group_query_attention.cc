@@ -72,6 +72,7 @@ class GroupQueryAttention : public Op {
     if (smooth_) zeros_ = keep_zeros(prepack, heads_, type_);
   }
 
+  size_t cleared_bytes() const override { return kAttentionClears; }
   void run(Context& context) const override {
     const Tensor& query = context.input(0);
     CacheExtension cache;

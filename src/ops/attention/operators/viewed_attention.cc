@@ -4,6 +4,7 @@
 #include <initializer_list>
 
 #include "ops/attention/dense/attend_products.h"
+#include "ops/registry.h"
 #include "ops/shape/movement.h"
 #include "ops/shape/strided_view.h"
 
@@ -61,8 +62,10 @@ int64_t joint(std::initializer_list<int64_t> dims, const char* what) {
 
 class Viewed : public Op {
  public:
-  explicit Viewed(const NodeInfo& node) : how_(viewed_attention(node)), tf32_(node.settings.use_tf32) {}
+  explicit Viewed(const NodeInfo& node)
+      : how_(viewed_attention(node)), tf32_(node.settings.use_tf32), is_half_(kHalves.has(node.input_type(0))) {}
 
+  size_t cleared_bytes() const override { return is_half_ ? kAttentionClears : 0; }
   void run(Context& context) const override {
     const Type type = context.input(0).type;
     ViewedTensor all_k = heads_of(context, context.input(1), how_.k, "keys"),
@@ -187,7 +190,7 @@ class Viewed : public Op {
   }
 
   ViewedAttention how_;
-  bool tf32_;
+  bool tf32_, is_half_;
 };
 
 }  // namespace
