@@ -10,6 +10,7 @@
 #include "ops/host_values.h"
 #include "ops/inner_context.h"
 #include "ops/registry.h"
+#include "ops/room.h"
 #include "ops/shape/strided.h"
 #include "profile/timeline.h"
 
@@ -198,6 +199,12 @@ class Program::Running {
     return *slot;
   }
 
+  ops::Room room(int value, const Shape& part, const Shape& of_none) {
+    const int output = program_.places_[size_t(value)].output;
+    if (output < 0) fail(Code::internal, "what is as long as data says is read where nobody waits for that");
+    return ops::room_in(outer_, output, part, of_none);
+  }
+
   // Outputs that are made on the host are wanted on the device.
   void deliver(const Action& action) {
     for (size_t i = 0; i < action.outputs.size(); ++i) {
@@ -291,7 +298,7 @@ class Program::Running {
   std::vector<std::vector<char>> on_host_memory_;
 };
 
-class Program::ActionContext final : public ops::InnerContext {
+class Program::ActionContext final : public ops::InnerContext, public ops::HasRoom {
  public:
   ActionContext(Running& running, const Action& action)
       : InnerContext(running.outer()), running_(running), action_(action) {}
@@ -316,6 +323,9 @@ class Program::ActionContext final : public ops::InnerContext {
     const Where where = action_.host_outputs[size_t(i)] ? Where::host : Where::device;
     if (value < 0) return {Type::undefined, where, shape, nullptr};
     return running_.make(value, action_.types[size_t(i)], shape, where, input < 0 ? -1 : action_.inputs[size_t(input)]);
+  }
+  ops::Room room(int i, const Shape& part, const Shape& of_none) override {
+    return running_.room(action_.outputs[size_t(i)], part, of_none);
   }
   device::FaultRef fault() override {
     device::FaultRef fault = outer_.fault();

@@ -338,11 +338,6 @@ def test_branches_that_make_other_shapes():
     assert left(text, "If") == f"data decides between {branches}, whose outputs 0 may not have the same shape"
 
 
-def test_outputs_that_are_collected():
-    text = loop(HALVE + " e = Neg(b)", makes="float[n, m] b, float[n, m] e", made="r, all")
-    assert left(text, "Loop") == "data decides how often Loop node '(unnamed, makes r)' runs, which collects outputs"
-
-
 def test_values_that_grow():
     body = "b = Concat <axis = 0> (a, x) t = ReduceSum <keepdims = 0> (b) k = Abs(t) d = Less(k, limit)"
     text = loop(body, values="float[k, m] a", makes="float[l, m] b", more=", float limit = {1.0}").replace(

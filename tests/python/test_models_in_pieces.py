@@ -5,7 +5,21 @@ import encore_session as es
 import numpy as np
 import onnxruntime_ep_encore
 import pytest
-from pieces import CAPACITY, FLOAT, HEADS, INT, WIDTH, decoder, detector, exported, grown, shared, some, voice_activity
+from pieces import (
+    CAPACITY,
+    FLOAT,
+    HEADS,
+    INT,
+    WIDTH,
+    decoder,
+    detector,
+    exported,
+    fixed,
+    grown,
+    shared,
+    some,
+    voice_activity,
+)
 from test_bodies_in_regions import HANDS_ON
 from test_control_flow import on_cpu
 from test_regions import regions
@@ -65,6 +79,24 @@ def test_greedy_decoding(encore, cache, room, pieces):
         for k, first in ((20, 3), (20, 7), (9, 11), (20, 3), (20, 30), (1, 5))
     ]
     assert min(check(decoder(cache), feeds, pieces)) >= 20
+
+
+def test_greedy_decoding_into_a_cache_that_has_room(encore):
+    """Data ends it, and a graph has all iterations and their tokens."""
+    past = np.zeros((1, HEADS, CAPACITY, WIDTH // HEADS), FLOAT)
+    feeds = [
+        {"k": np.array(k), "first": INT([[first]]), "past": past}
+        for k, first in ((20, 3), (20, 7), (9, 11), (20, 3), (20, 30), (0, 5), (1, 5))
+    ]
+    made = decoder(fixed)
+    session = es.make_session(made, auto_graph=1)
+    assert onnxruntime_ep_encore.outside_report(session) == []
+    for feed in feeds * 2:
+        for got, wanted in zip(session.run(None, feed), on_cpu(made, feed), strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+    whole = min(onnxruntime_ep_encore.region_report(session), key=lambda region: region["nodes"])
+    assert (whole["nodes"], whole["refused"], whole["eager"]) == (1, 0, 0), whole
+    assert whole["replays"] > 8, whole
 
 
 def test_an_older_export_with_dynamic_axes(encore):

@@ -18,6 +18,7 @@ struct Compiled {
   std::function<std::shared_ptr<const ops::Op>(const std::string& node)> find;  // null if there is none
   std::function<size_t(const std::string& node)> size;                          // of so many nodes
   std::string why_not_by_data = {};  // data on the device can't decide what bodies do; empty: it can
+  bool fetches = false;              // what is as long as data says, when a graph has run
 };
 
 struct NamedBody {

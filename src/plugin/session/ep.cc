@@ -224,8 +224,11 @@ void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
   const OrtNode* parent = nullptr;
   check(ort().api->Graph_GetParentNode(graph, &parent));
   if (is_of_function(graph)) return;
-  const Compiled compiled{
-      registration_->name(), {}, [&](const std::string& node) { return region_of(node).nodes; }, why_not_by_data()};
+  const Compiled compiled{registration_->name(),
+                          {},
+                          [&](const std::string& node) { return region_of(node).nodes; },
+                          why_not_by_data(),
+                          !parent && !graphs_};
   Claim claim = examine(graph, support, registration_->name(), settings(), parts(),
                         options_.pad.empty() ? &compiled : nullptr);  // which is not followed into bodies
   claim_nodes(graph, support, claim, parent);
