@@ -353,9 +353,8 @@ def test_sizes_by_the_number_of_the_iteration():
     assert "reads on the host what is not there" in left(loop(body, count="most"), "Loop")
 
 
-@pytest.mark.parametrize("how", [{"auto_graph": 0, "regions": 1}, {"auto_graph": 1, "pad": "n:4"}])
-def test_without_graphs(how):
-    session = automatic(model(chosen(THEN, ELSE)), **how)
+def test_without_graphs():
+    session = automatic(model(chosen(THEN, ELSE)), auto_graph=0, regions=1)
     assert [why.split(":")[0] for why in outside(session, "If")] == [ONNXRUNTIME]
     assert "If" not in sum(regions(session), [])
 

@@ -315,6 +315,7 @@ std::string place_bodies(PlacementNode& place, const OrtNode* node, const Compil
   ByData known;
   BodyClaim claim = examine_bodies(node, compiled, settings);
   std::string why_not = claim.why_not;
+  if (const auto refused = compiled.refused.find(node); refused != compiled.refused.end()) return refused->second;
   if (!why_not.empty() && is_loop) {  // the condition that its body makes may be what the host lacks
     known.decides = true;
     claim = examine_bodies(node, compiled, settings, known);
