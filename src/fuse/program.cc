@@ -6,6 +6,7 @@
 #include "device/label.h"
 #include "device/memory.h"
 #include "fuse/control_flow.h"
+#include "ops/bound_alone.h"
 #include "ops/host_arithmetic.h"
 #include "ops/host_values.h"
 #include "ops/inner_context.h"
@@ -94,9 +95,9 @@ void Program::add(Step& step) {
   };
   if (row) {
     mark(row->host_inputs, action.host_inputs);
-    if (has_bodies)
-      for (size_t i = 0; i < action.host_inputs.size(); ++i)
-        action.host_inputs[i] = action.host_inputs[i] && is_on_host(step.inputs[i]);
+    for (size_t i = 0; i < action.host_inputs.size(); ++i)
+      if (action.host_inputs[i] && (has_bodies || ops::is_bound_alone(*step.node, int(i))))
+        action.host_inputs[i] = is_on_host(step.inputs[i]);
     mark(row->host_outputs, action.host_outputs);
     action.alias = row->alias;
   }

@@ -108,7 +108,7 @@ def decoder(cache, layers=2):
             out{n} = MatMul(mixed{n}, o{n}) y{n} = Add(x{n}, out{n})
             norm2{n} = LayerNormalization(y{n}, gain) up_{n} = MatMul(norm2{n}, up{n}) act{n} = Relu(up_{n})
             down_{n} = MatMul(act{n}, down{n}) x{n + 1} = Add(y{n}, down_{n})"""
-    room, after = (CAPACITY, CAPACITY) if cache is fixed else ("p_", "r_")
+    room, after = ("p_", "r_") if cache is grown else (CAPACITY, CAPACITY)
     typed = lambda names, rank4: ", ".join(f"float[{rank4}] {name}" for name in names)
     return model(
         f"""(int64 k, int64[1, 1] first, float[1, {HEADS}, p, {size}] past)

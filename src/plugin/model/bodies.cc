@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "ops/bound_alone.h"
 #include "ops/registry.h"
 #include "plugin/host/fence.h"
 #include "plugin/model/few_numbers.h"
@@ -107,11 +108,27 @@ class Examination {
     if (!is_compiled) {
       node.is_host_op = is_host_op(info);
       node.is_small = node.is_host_op && makes_few(info);
+      go_without_bounds(node, info);
       why = why_not(row, info, inner, node);
     }
     node.claimable = why.empty();
     if (!node.claimable && !node.is_host_op && why_not_.empty()) why_not_ = std::move(why);
     graph_.nodes.push_back(std::move(node));
+  }
+
+  static void go_without_bounds(PlacementNode& node, const GraphNodeInfo& info) {
+    std::vector<bool> bounds;
+    for (int i = 0; i < info.input_count(); ++i) bounds.push_back(ops::is_bound_alone(info, i));
+    if (std::ranges::count(bounds, true) == 0) return;
+    node.do_without = [=](PlacementNode& to, const std::vector<int>& lacking) {
+      bool is_new = false;
+      for (size_t i = 0; i < bounds.size(); ++i) {
+        if (!bounds[i] || !to.host_inputs[i] || !std::ranges::count(lacking, to.inputs[i])) continue;
+        to.host_inputs[i] = false;
+        is_new = true;
+      }
+      return is_new;
+    };
   }
 
   std::string why_not(const ops::OpRow* row, const GraphNodeInfo& info, const OrtNode* inner, PlacementNode& node) {
