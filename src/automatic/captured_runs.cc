@@ -35,11 +35,11 @@ ops::Tensor CapturedRun::output(int i, const ops::Shape& shape) {
   return made;
 }
 
-ops::Room CapturedRun::room(int i, const ops::Shape& part, const ops::Shape&) {
+ops::Room CapturedRun::room(int i, const ops::Parts& parts) {
   const auto& collected = record().collected;
   const auto known = std::ranges::find(collected, size_t(i), &Collected::output);
   const auto& room = record().outputs[size_t(i)];
-  if (known == collected.end() || ops::Shape(room->dims().subspan(1)) != part)
+  if (known == collected.end() || ops::Shape(room->dims().subspan(1)) != parts.each)
     fail(Code::internal, "it collects something else than when it was rehearsed");
   return {{record().types[size_t(i)], ops::Where::device, *room, at_[size_t(input_count() + i)]},
           counts_ + (known - collected.begin())};
@@ -68,15 +68,16 @@ ops::Tensor Rehearsal::output(int i, const ops::Shape& shape) {
 }
 
 // As much as the run before had is what the next ones are thought to need.
-ops::Room Rehearsal::room(int i, const ops::Shape& part, const ops::Shape& of_none) {
+ops::Room Rehearsal::room(int i, const ops::Parts& parts) {
   const auto& recorded = one_way_.outputs[size_t(i)];
   if (!recorded || recorded->rank() == 0)
     fail(Code::capture_forbidden, "the first run has not collected an output that a graph would");
-  std::vector<int64_t> dims(part.dims().begin(), part.dims().end());
-  dims.insert(dims.begin(), room_for((*recorded)[0]));
+  const int64_t count = room_for((*recorded)[0], parts.most);
+  std::vector<int64_t> dims(parts.each.dims().begin(), parts.each.dims().end());
+  dims.insert(dims.begin(), count);
   const ops::Tensor made = make(i, ops::Shape(dims));
   record().outputs[size_t(i)] = made.shape;
-  record().collected.push_back({size_t(i), of_none});
+  record().collected.push_back({size_t(i), parts.of_none, count == parts.most});
   record().output_bytes += made.bytes();
   counts_.push_back(outer_.scratch(sizeof(int64_t)));
   return {made, static_cast<int64_t*>(counts_.back())};

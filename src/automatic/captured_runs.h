@@ -43,7 +43,7 @@ class CapturedRun final : public OnCapture<PlannedRun>, public ops::HasRoom {
               device::StreamRef stream, const Record& record, const MemoryPlan& plan, void* memory, int64_t* counts)
       : OnCapture(stream, longer, at, outer, record, plan, memory), counts_(counts) {}
   ops::Tensor output(int i, const ops::Shape& shape) override;
-  ops::Room room(int i, const ops::Shape& part, const ops::Shape& of_none) override;
+  ops::Room room(int i, const ops::Parts& parts) override;
 
  private:
   int64_t* const counts_;
@@ -59,7 +59,7 @@ class Rehearsal final : public OnCapture<RecordedRun>, public ops::HasRoom {
             device::StreamRef stream, const Record& one_way, size_t most);
   ~Rehearsal() override;
   ops::Tensor output(int i, const ops::Shape& shape) override;
-  ops::Room room(int i, const ops::Shape& part, const ops::Shape& of_none) override;
+  ops::Room room(int i, const ops::Parts& parts) override;
   void* scratch(size_t bytes) override;
   bool is_too_long() { return record().is_too_long; }
 

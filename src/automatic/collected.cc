@@ -9,7 +9,7 @@ namespace encore::automatic {
 
 namespace {
 
-constexpr int64_t kLeastRoom = 16;
+constexpr int64_t kLeastRoom = 16, kMostForSure = 1024;
 
 ops::Tensor room_of(const Record& record, const Collected& output, void* at) {
   return {record.types[output.output], ops::Where::device, *record.outputs[output.output], at};
@@ -17,7 +17,9 @@ ops::Tensor room_of(const Record& record, const Collected& output, void* at) {
 
 }  // namespace
 
-int64_t room_for(int64_t count) { return int64_t(std::bit_ceil(uint64_t(std::max(count, kLeastRoom)))); }
+int64_t room_for(int64_t count, int64_t most) {
+  return most <= kMostForSure ? most : std::min(most, int64_t(std::bit_ceil(uint64_t(std::max(count, kLeastRoom)))));
+}
 
 size_t bytes_of_room(const Record& record, const Collected& output) { return room_of(record, output, nullptr).bytes(); }
 
@@ -35,7 +37,8 @@ bool give_out(ops::Context& run, const Record& record, std::span<void* const> at
   return true;
 }
 
-bool is_in_place(std::span<void* const> at, const std::vector<size_t>& bytes, size_t inputs) {
+bool may_be_lost(const Record& record, std::span<void* const> at, const std::vector<size_t>& bytes, size_t inputs) {
+  if (std::ranges::all_of(record.collected, &Collected::is_enough)) return false;
   const auto begin = [&](size_t i) { return static_cast<const char*>(at[i]); };
   for (size_t in = 0; in < inputs; ++in)
     for (size_t out = inputs; out < at.size(); ++out)

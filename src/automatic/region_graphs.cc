@@ -107,7 +107,7 @@ void RegionGraphs::lengthen(Run& run) {
 void RegionGraphs::run_with(const Run& run, const std::shared_ptr<const Known>& shared) {
   const Known& known = *shared;
   const auto inputs = size_t(run.outer.input_count());
-  if (!known.record.collected.empty() && is_in_place(run.at, known.bytes, inputs)) {
+  if (may_be_lost(known.record, run.at, known.bytes, inputs)) {
     note_refusal("an output lies where an input does, which a run that collects too much for its graph reads again");
     return run_step_by_step(run, &RegionReport::refused);
   }

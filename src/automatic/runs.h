@@ -12,6 +12,7 @@ namespace encore::automatic {
 struct Collected {
   size_t output;
   ops::Shape of_none;  // its shape if nothing is collected
+  bool is_enough;      // there is never more than there is room for
 };
 
 // What a run with certain shapes of its inputs does, and the next ones with the same shapes will do again.

@@ -211,7 +211,9 @@ class LoopByData final : public Repeated {
       if (is_known)
         found[c].parts = context.output(output, many(limits.count_on_host, part));
       else
-        found[c] = ops::room_in(context, output, part, many(0, unmade_[c]));
+        found[c] = ops::room_in(
+            context, output,
+            {part, many(0, unmade_[c]), limits.count ? std::numeric_limits<int64_t>::max() : limits.count_on_host});
     }
     return found;
   }

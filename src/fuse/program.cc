@@ -200,10 +200,10 @@ class Program::Running {
     return *slot;
   }
 
-  ops::Room room(int value, const Shape& part, const Shape& of_none) {
+  ops::Room room(int value, const ops::Parts& parts) {
     const int output = program_.places_[size_t(value)].output;
     if (output < 0) fail(Code::internal, "what is as long as data says is read where nobody waits for that");
-    return ops::room_in(outer_, output, part, of_none);
+    return ops::room_in(outer_, output, parts);
   }
 
   // Outputs that are made on the host are wanted on the device.
@@ -325,9 +325,7 @@ class Program::ActionContext final : public ops::InnerContext, public ops::HasRo
     if (value < 0) return {Type::undefined, where, shape, nullptr};
     return running_.make(value, action_.types[size_t(i)], shape, where, input < 0 ? -1 : action_.inputs[size_t(input)]);
   }
-  ops::Room room(int i, const Shape& part, const Shape& of_none) override {
-    return running_.room(action_.outputs[size_t(i)], part, of_none);
-  }
+  ops::Room room(int i, const ops::Parts& parts) override { return running_.room(action_.outputs[size_t(i)], parts); }
   device::FaultRef fault() override {
     device::FaultRef fault = outer_.fault();
     if (action_.fault_number) fault.node = action_.fault_number;

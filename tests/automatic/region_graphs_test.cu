@@ -212,7 +212,7 @@ class AsLongAs final : public ops::Op {
     const float* const x = context.input(0).as<float>();
     int64_t count = 0;
     if (context.stream().capture_status() != device::CaptureStatus::none) {
-      const ops::Room room = ops::room_in(context, 0, {}, Shape{0, 7});
+      const ops::Room room = ops::room_in(context, 0, {{}, Shape{0, 7}, most});
       count = room.parts.count();
       device::for_each_index(context.stream(), count, Fill{x, room.parts.as<float>(), room.count, count});
     } else {
@@ -225,6 +225,7 @@ class AsLongAs final : public ops::Op {
     }
   }
   mutable int runs = 0;
+  int64_t most = std::numeric_limits<int64_t>::max();
 };
 
 class CollectedTest : public testing::Test {
@@ -279,6 +280,13 @@ TEST_F(CollectedTest, ARunThatLacksRoomIsDoneAgainAndTheNextOnesHaveIt) {
   for (const float count : {33.f, 64.f, 64.f}) EXPECT_EQ(run(count, y), Shape{int64_t(count)});
   EXPECT_EQ(graphs.report().first_runs, 3);
   EXPECT_EQ(graphs.report().captures, 3);
+}
+
+TEST_F(CollectedTest, NoRunLacksRoomIfTheHostKnowsHowMuchThereIsAtMost) {
+  op.most = 40;
+  for (const float count : {3.f, 5.f, 40.f, 17.f, 0.f}) run(count, y);
+  EXPECT_EQ(graphs.report().first_runs, 1);
+  EXPECT_EQ(graphs.report().captures, 1);
 }
 
 TEST_F(CollectedTest, RunsMayBeginWithNone) {
