@@ -170,6 +170,22 @@ def test_more_steps_than_are_recorded():
     assert_replayed(session, first_runs=region_of(session)["first_runs"])
 
 
+def test_many_threads():
+    """Each with as much as its own run has collected, while some lack room."""
+    made = model(collecting())
+    session, feeds = automatic(made), feeds_of(-2, 9, 0, 3)
+    expected = [on_cpu(made, feed)[1] for feed in feeds]
+    assert max(map(len, expected)) > 16
+
+    def work(first):
+        for k in range(30):
+            feed = (first + k) % len(feeds)
+            np.testing.assert_allclose(session.run(None, feeds[feed])[1], expected[feed], rtol=1e-5, atol=1e-6)
+
+    assert not es.in_threads(4, work)
+    assert region_of(session)["replays"] > 0
+
+
 # ---- as often as a constant says
 
 
