@@ -7,10 +7,12 @@
 #include "device/label.h"
 #include "device/memory.h"
 #include "fuse/control_flow.h"
+#include "ops/bound_alone.h"
 #include "ops/host_arithmetic.h"
 #include "ops/host_values.h"
 #include "ops/inner_context.h"
 #include "ops/registry.h"
+#include "ops/room.h"
 #include "ops/shape/strided.h"
 #include "profile/timeline.h"
 
@@ -103,9 +105,9 @@ void Program::add(Step& step) {
   };
   if (row) {
     mark(row->host_inputs, action.host_inputs);
-    if (has_bodies)
-      for (size_t i = 0; i < action.host_inputs.size(); ++i)
-        action.host_inputs[i] = action.host_inputs[i] && is_on_host(step.inputs[i]);
+    for (size_t i = 0; i < action.host_inputs.size(); ++i)
+      if (action.host_inputs[i] && (has_bodies || ops::is_bound_alone(*step.node, int(i))))
+        action.host_inputs[i] = is_on_host(step.inputs[i]);
     mark(row->host_outputs, action.host_outputs);
     action.alias = row->alias;
   }
@@ -225,6 +227,12 @@ class Program::Running {
     return *slot;
   }
 
+  ops::Room room(int value, const ops::Parts& parts) {
+    const int output = program_.places_[size_t(value)].output;
+    if (output < 0) fail(Code::internal, "what is as long as data says is read where nobody waits for that");
+    return ops::room_in(outer_, output, parts);
+  }
+
   // Outputs that are made on the host are wanted on the device.
   void deliver(const Action& action) {
     for (size_t i = 0; i < action.outputs.size(); ++i) {
@@ -321,7 +329,7 @@ class Program::Running {
   size_t cleared_taken_ = 0;
 };
 
-class Program::ActionContext final : public ops::InnerContext {
+class Program::ActionContext final : public ops::InnerContext, public ops::HasRoom {
  public:
   ActionContext(Running& running, const Action& action)
       : InnerContext(running.outer()), running_(running), action_(action) {}
@@ -347,6 +355,7 @@ class Program::ActionContext final : public ops::InnerContext {
     if (value < 0) return {Type::undefined, where, shape, nullptr};
     return running_.make(value, action_.types[size_t(i)], shape, where, input < 0 ? -1 : action_.inputs[size_t(input)]);
   }
+  ops::Room room(int i, const ops::Parts& parts) override { return running_.room(action_.outputs[size_t(i)], parts); }
   device::FaultRef fault() override {
     device::FaultRef fault = outer_.fault();
     if (action_.fault_number) fault.node = action_.fault_number;
