@@ -24,6 +24,7 @@ from symptoms_of_values import (
     cancels,
     has_vast_attribute,
     near_a_sigmoid,
+    overflows_by_its_scale,
     scales_are_far_apart,
     transposes_beside_vector,
 )
@@ -54,6 +55,12 @@ ACCEPTED = [
     ),
     Accepted("QLinearSigmoid", VALUES, "the CPU EP's sigmoid is a polynomial", by_one),
     Accepted("QLinearSoftmax QLinearAveragePool", VALUES, "sums of floats in another order", by_one),
+    Accepted(
+        "QLinearSoftmax",
+        VALUES,
+        "a scale of zero has the CPU EP convert infinity, which C++ leaves open",
+        overflows_by_its_scale,
+    ),
     Accepted(
         "QLinearAdd QLinearMul QLinearAveragePool QLinearSigmoid",
         VALUES,

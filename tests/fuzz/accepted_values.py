@@ -14,6 +14,7 @@ from symptoms import (
     trembles,
 )
 from symptoms_of_images import (
+    as_normalized_in_doubles,
     at_a_tie,
     between_far_pixels,
     crops_what_keeps_its_size,
@@ -327,8 +328,7 @@ ACCEPTED = [
         "LRN",
         VALUES,
         "the CPU EP takes the squares of channels that are passed off its sum, and large ones leave their rounding",
-        as_by_onnx,
-        as_in_doubles,
+        as_normalized_in_doubles,
     ),
     Accepted(
         "LSTM GRU RNN",
