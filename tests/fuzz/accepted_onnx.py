@@ -362,6 +362,7 @@ ACCEPTED = [
         "the CPU EP overlooks strides beyond the dimensions",
         says("strides has"),
     ),
+    Accepted("RoiAlign", REFUSED, "the CPU EP overlooks a fifth dimension", says("batch, channels, height and width")),
     Accepted("RoiAlign", REFUSED, "an image of nothing", says("has nothing to pool")),
     Accepted("RoiAlign", REFUSED, "more samples a bin than Encore takes", says("(limit 4096)")),
     Accepted(

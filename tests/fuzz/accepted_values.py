@@ -242,7 +242,7 @@ ACCEPTED = [
     Accepted("Einsum", VALUES, "the CPU EP adds up large integers as floats", as_by_onnx),
     Accepted("Resize", VALUES, "the nearest of two pixels that are as near depends on rounding", at_a_tie),
     Accepted(
-        f"{POOLS} Conv",
+        f"{POOLS} Conv ConvInteger QLinearConv",
         VALUES,
         "the CPU EP pads to the same size without dilations, and by less than nothing where windows leave gaps",
         pads_the_same,
