@@ -137,6 +137,7 @@ ACCEPTED = [
     ),
     Accepted("Resize", SERVED, "the CPU EP interpolates between fewer dimensions", says("ScalesValidation")),
     Accepted("Resize", REFUSED, "the CPU EP overlooks scales beyond the dimensions", says("scales has")),
+    Accepted("Resize", REFUSED, "a negative size, which a policy passes over", says("sizes: -")),
     Accepted(
         "LayerNormalization",
         REFUSED,

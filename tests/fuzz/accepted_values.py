@@ -204,7 +204,7 @@ ACCEPTED = [
         drawn=True,
     ),
     Accepted(
-        "LSTM GRU RNN",
+        "LSTM GRU RNN DynamicQuantizeLSTM",
         VALUES,
         "factors that are not given are none to the CPU EP",
         lacks_factors,
@@ -305,7 +305,7 @@ ACCEPTED = [
     Accepted("ScatterND ScatterElements", VALUES, "products in another order", multiplies_beyond_numbers),
     Accepted("FusedConv", VALUES, "the CPU EP's Tanh or Clip of what is no number is a bound", bounds_nan),
     Accepted("FusedConv", VALUES, "a vast slope enlarges what was rounded", slopes_vastly),
-    Accepted("DynamicQuantizeLinear", VALUES, "numbers that are none have no range", no_number),
+    Accepted("DynamicQuantizeLinear DynamicQuantizeLSTM", VALUES, "numbers that are none have no range", no_number),
     Accepted(
         "DynamicQuantizeLinear", VALUES, "a range so small that its scale is 0 has no place for zero", has_no_range
     ),
