@@ -21,6 +21,8 @@ from symptoms import (
 from symptoms_of_images import (
     by_a_policy_from_the_end,
     dilated,
+    has_fifth_dimension,
+    has_negative_size,
     pads_a_whole_window,
 )
 
@@ -137,7 +139,7 @@ ACCEPTED = [
     ),
     Accepted("Resize", SERVED, "the CPU EP interpolates between fewer dimensions", says("ScalesValidation")),
     Accepted("Resize", REFUSED, "the CPU EP overlooks scales beyond the dimensions", says("scales has")),
-    Accepted("Resize", REFUSED, "a negative size, which a policy passes over", says("sizes: -")),
+    Accepted("Resize", REFUSED, "a negative size, which a policy passes over", has_negative_size),
     Accepted(
         "LayerNormalization",
         REFUSED,
@@ -358,12 +360,12 @@ ACCEPTED = [
     ),
     Accepted("Unique", SHAPE, "numbers from elsewhere that are no longer alike", in_another_session),
     Accepted(
-        "Conv ConvInteger QLinearConv",
+        "Conv ConvInteger",
         REFUSED,
         "the CPU EP overlooks strides beyond the dimensions",
         says("strides has"),
     ),
-    Accepted("RoiAlign", REFUSED, "the CPU EP overlooks a fifth dimension", says("batch, channels, height and width")),
+    Accepted("RoiAlign", REFUSED, "the CPU EP overlooks a fifth dimension", has_fifth_dimension),
     Accepted("RoiAlign", REFUSED, "an image of nothing", says("has nothing to pool")),
     Accepted("RoiAlign", REFUSED, "more samples a bin than Encore takes", says("(limit 4096)")),
     Accepted(

@@ -242,7 +242,7 @@ ACCEPTED = [
     Accepted("Einsum", VALUES, "the CPU EP adds up large integers as floats", as_by_onnx),
     Accepted("Resize", VALUES, "the nearest of two pixels that are as near depends on rounding", at_a_tie),
     Accepted(
-        f"{POOLS} Conv ConvInteger QLinearConv",
+        f"{POOLS} Conv ConvInteger",
         VALUES,
         "the CPU EP pads to the same size without dilations, and by less than nothing where windows leave gaps",
         pads_the_same,
@@ -305,7 +305,7 @@ ACCEPTED = [
     Accepted("ScatterND ScatterElements", VALUES, "products in another order", multiplies_beyond_numbers),
     Accepted("FusedConv", VALUES, "the CPU EP's Tanh or Clip of what is no number is a bound", bounds_nan),
     Accepted("FusedConv", VALUES, "a vast slope enlarges what was rounded", slopes_vastly),
-    Accepted("DynamicQuantizeLinear DynamicQuantizeLSTM", VALUES, "numbers that are none have no range", no_number),
+    Accepted("DynamicQuantizeLinear", VALUES, "numbers that are none have no range", no_number),
     Accepted(
         "DynamicQuantizeLinear", VALUES, "a range so small that its scale is 0 has no place for zero", has_no_range
     ),

@@ -3,7 +3,7 @@
 import re
 
 import numpy as np
-from symptoms import as_of, beside_largest, contents, has, is_near, made_of, trembles
+from symptoms import as_of, beside_largest, contents, has, is_near, made_of
 
 # What their rounding may come to, of the largest result.
 ROUNDED = {"float16": 0.01, "bfloat16": 0.08}
@@ -88,12 +88,8 @@ def has_no_positions(finding):
 
 
 def rounds_what_it_turns(finding):
-    """Of halves: near, beside the largest, or no further apart than one more rounding of what is turned takes them."""
     kind = finding.node.inputs[0].type
-    if kind not in ROUNDED:
-        return False
-    turns = finding.node.attrs.get("do_rotary", 0) == 1
-    return beside_largest(ROUNDED[kind])(finding) | (turns & trembles(finding))
+    return kind in ROUNDED and beside_largest(ROUNDED[kind])(finding)
 
 
 def does_not_normalize(finding):

@@ -136,6 +136,16 @@ def by_a_policy_from_the_end(finding):
     return attrs.get("keep_aspect_ratio_policy", "stretch") != "stretch" and min(attrs.get("axes", [0])) < 0
 
 
+def has_negative_size(finding):
+    """Of a Resize that has a policy."""
+    policy = finding.node.attrs.get("keep_aspect_ratio_policy", "stretch")
+    return policy != "stretch" and "sizes: -" in finding.text
+
+
+def has_fifth_dimension(finding):
+    return contents(finding).ndim > 4 and "batch, channels, height and width" in finding.text
+
+
 def has_flat_channels(finding):
     """Channels of which all values are nearly the same, or vary so little that a difference of squares has few digits:
     no further apart than that makes it."""
