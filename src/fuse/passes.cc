@@ -27,6 +27,8 @@ constexpr Pass kPasses[] = {
     {"same", nullptr, share_result, false},
     {"last_keys", "a count of keys", join_last_keys, false},
     {"spelled_norms", "a norm", join_spelled_norm, false},
+    {"centred_norms", "a norm", centre_norm, false},
+    {"norm_casts", "a norm", join_norm_casts, false},
     {"spelled_l2_norms", "a norm", join_spelled_l2_norm, false},
     {"head_scales", nullptr, scale_heads, false},
     {"rotations", "a rotation", join_rotation, false},

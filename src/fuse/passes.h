@@ -32,7 +32,7 @@ bool is_gated_product(const NodeInfo& info);
 bool has_one_tap(const Match& match, const Step& conv);
 // The value that the step adds to this one, which must surely have the same shape; -1 if it does nothing like it.
 int residual_of(const Match& match, int sum, int v);
-// Whether it is a norm of rows, along the last dimension, by constants of the same type.
+// Whether it is a norm of rows, along the last dimension, by constants of the same type, or float ones of halves.
 bool is_norm_of_rows(const Match& match, int step);
 // Whether it draws numbers: others each time.
 bool draws(const NodeInfo& info);
@@ -86,6 +86,10 @@ void join_gelu(Match& match, int erf);
 // x / sqrt(mean(x^2) + epsilon) times a constant row: the norm of language models, in six to nine nodes. In halves what
 // is between is in float.
 void join_spelled_norm(Match& match, int mean);
+// Such a norm of what is left of rows without their mean: LayerNormalization.
+void centre_norm(Match& match, int norm);
+// A norm by scale and bias in float of what has been halves, and becomes such again, reads and writes halves.
+void join_norm_casts(Match& match, int norm);
 // x / max(length of x, a number) along rows: queries and keys of attention by cosines, in four to six nodes.
 void join_spelled_l2_norm(Match& match, int quotient);
 // Scores of attention that each head multiplies by a number of its own: the queries are, which are fewer, so that
@@ -94,7 +98,7 @@ void scale_heads(Match& match, int product);
 // Rotary embeddings, x * cos + turned(x) * sin, where the second half of x, negated, is put before the first one. It
 // becomes one step, with what only moves heads on their way there and a norm of each. In halves what is between may be
 // in float. The step writes heads where x had them before they were turned, so that it is attention which takes that
-// along.
+// along. Where only the first part of each head is rotated, and the rest put behind it, the step keeps that.
 void join_rotation(Match& match, int sum);
 // A norm of groups of channels as Reshape, InstanceNormalization, Reshape, or of each channel as the second of these
 // alone, and what each channel is multiplied by and added to. What is between is in float.

@@ -83,14 +83,15 @@ void join_product_norm(Match& match, int product) {
   const auto norm = s < 0 ? std::nullopt : norm_of(match, s, v);
   if (!norm || columns < 1 || match.value(v).dims->back() != columns || (norm->residual < 0 && steps.size() > 1))
     return;
-  const auto is_row = [&](int row) {
-    return match.value(row).type == match.value(v).type && is_constant_row(match, row, columns, 1);
+  if (norm->gamma < 0) return;
+  const Type type = match.value(v).type, of_norm = match.value(norm->gamma).type;
+  if (of_norm != type && !(ops::kHalves.has(type) && of_norm == Type::f32)) return;
+  const auto is_row = [&](int row, Type of) {
+    return row < 0 || (match.value(row).type == of && is_constant_row(match, row, columns, 1));
   };
+  if (!is_row(norm->gamma, of_norm) || !is_row(norm->beta, of_norm) || !is_row(norm->added, type)) return;
   const int bias = step.inputs.size() > 2 ? step.inputs[2] : -1;
-  for (const int row : {norm->gamma, norm->beta, norm->added})
-    if (row >= 0 && !is_row(row)) return;
-  if (norm->gamma < 0 || (bias >= 0 && (norm->added >= 0 || !is_constant_row(match, bias, columns, rows->size()))))
-    return;
+  if (bias >= 0 && (norm->added >= 0 || !is_constant_row(match, bias, columns, rows->size()))) return;
   steps.push_back(s);
   ops::Attributes attributes{{ops::kCentred, int64_t(norm->centred)}, {"epsilon", norm->epsilon}};
   if (const float alpha = node.get_float("alpha", 1); alpha != 1) attributes["alpha"] = alpha;

@@ -18,9 +18,13 @@ bool is_norm_of_rows(const Match& match, int step) {
   if (!kServed.has(x.type) || !x.dims || x.dims->size() < 2 || x.dims->back() < 1) return false;
   const int64_t axis = info.get_int("axis", -1);
   if (axis != -1 && axis != int64_t(x.dims->size()) - 1) return false;
+  const bool has_scale = inputs.size() > 1 && inputs[1] >= 0;
+  if (!has_scale || match.value(outputs[0]).type != x.type) return false;
+  const Type type = match.value(inputs[1]).type;
+  if (type != x.type && !(ops::kHalves.has(x.type) && type == Type::f32)) return false;
   const auto is_row = [&](int v) {
     const Value& row = match.value(v);
-    return row.is_constant && row.type == x.type && row.dims == std::vector{x.dims->back()};
+    return row.is_constant && row.type == type && row.dims == std::vector{x.dims->back()};
   };
   return std::all_of(outputs.begin() + 1, outputs.end(), [](int v) { return v < 0; }) &&
          std::all_of(inputs.begin() + 1, inputs.end(), [&](int v) { return v < 0 || is_row(v); });

@@ -23,6 +23,7 @@ struct Rotated {
   std::vector<int> cuts;   // steps that cut halves
   std::set<int> reads_x;   // steps that do
   int x, cos, sin, y;      // values
+  bool is_part = false;    // of heads, whose rest stays
 };
 
 // A Mul that only the step reads, or -1.
@@ -71,6 +72,24 @@ void narrow(const Match& match, Rotated& rotated) {
   rotated.reads_x = {widens};
 }
 
+// The first part of heads, behind which the rest is put again.
+void widen(const Match& match, Rotated& rotated) {
+  const int concat = match.only_reader(rotated.y, "Concat");
+  const auto own = part_of(match, rotated.x);
+  if (concat < 0 || !own || match.step(concat).inputs.size() != 2 || match.step(concat).inputs[0] != rotated.y) return;
+  const int rest_of_x = match.step(concat).inputs[1];
+  const auto rest = part_of(match, rest_of_x);
+  const auto rank = match.rank(own->x);
+  if (!rest || rest->x != own->x || rank != kRank || own->axis != int(kRank) - 1 || rest->axis != own->axis ||
+      own->begin != 0 || rest->begin != own->end || rest->end != own->size ||
+      counted_from_first(match.node(concat).get_int("axis", 0), *rank) != size_t(own->axis))
+    return;
+  rotated.cuts.insert(rotated.cuts.end(), {match.maker(rotated.x), match.maker(rest_of_x)});
+  rotated.x = own->x, rotated.y = match.step(concat).outputs[0];
+  rotated.steps.push_back(concat);
+  rotated.is_part = true;
+}
+
 // What of heads becomes x, and how.
 struct Origin {
   int from = -1, gamma = -1;
@@ -91,7 +110,8 @@ Origin origin_of(const Match& match, const Rotated& rotated) {
   for (;;) {
     const int norm = match.maker(made.from, "RMSNormalization");
     const bool is_own = reads_only(match, readers, made.from);
-    if (norm >= 0 && is_own && made.gamma < 0 && is_norm_of_rows(match, norm) && keeps_heads(made.how.x)) {
+    if (norm >= 0 && is_own && !rotated.is_part && made.gamma < 0 && is_norm_of_rows(match, norm) &&
+        keeps_heads(made.how.x)) {
       made.from = match.step(norm).inputs[0], made.gamma = match.step(norm).inputs[1];
       made.how.epsilon = match.node(norm).get_float("epsilon", 1e-5f);
       readers = {norm};
@@ -118,14 +138,17 @@ void join_rotation(Match& match, int sum) {
   auto rotated = rotated_by(match, sum);
   if (!rotated) return;
   narrow(match, *rotated);
+  const auto& part = match.value(rotated->x).dims;
+  const int64_t size = part && !part->empty() ? part->back() : -1;
+  widen(match, *rotated);
   const int cos = rotated->cos, sin = rotated->sin, y = rotated->y;
   const auto dims = match.value(y).dims;
   if (!kServed.has(match.value(y).type) || match.rank(rotated->x) != kRank || !dims || dims->size() != kRank ||
-      dims->back() < 1 || dims->back() > ops::kLargestRotatedHead)
+      size < 1 || size > ops::kLargestRotatedHead || dims->back() < size)
     return;
   for (const int table : {cos, sin})
     if (const auto& of = match.value(table).dims;
-        !of || of->empty() || of->size() > kRank || of->back() != dims->back() || !kServed.has(match.value(table).type))
+        !of || of->empty() || of->size() > kRank || of->back() != size || !kServed.has(match.value(table).type))
       return;
   Origin origin = origin_of(match, *rotated);
   auto& how = origin.how;

@@ -1,5 +1,5 @@
-// Norms of rows as exporters spell them out: by the root of the mean square, as language models have them, and by the
-// length, as attention by cosines has it.
+// Norms of rows as exporters spell them out: by the root of the mean square, as language models have them, with the
+// mean taken off before or not, and by the length, as attention by cosines has it.
 #include "fuse/passes.h"
 #include "fuse/shape_symbols.h"
 #include "ops/norm/l2_norm.h"
@@ -150,6 +150,21 @@ void join_spelled_norm(Match& match, int mean) {
                 match.plan().step({ops::kOnnx, "RMSNormalization", 23, {{"epsilon", float(*epsilon)}}},
                                   match.node(product).name(), {x, gamma}, match.step(product).outputs));
   if (widened >= 0) drop_unread(match, widened);
+}
+
+// No path leaves them and comes back, for all that is read is x and a constant.
+void centre_norm(Match& match, int norm) {
+  if (!match.is(norm, "RMSNormalization") || match.node(norm).get_int("axis", -1) != -1) return;
+  const int rest = match.step(norm).inputs[0], difference = match.maker(rest, "Sub");
+  if (difference < 0 || match.only_reader(rest) < 0 || !kServed.has(match.value(rest).type)) return;
+  const int x = match.step(difference).inputs[0], mean = match.maker(match.step(difference).inputs[1], "ReduceMean");
+  if (mean < 0 || match.step(mean).inputs[0] != x || !is_along_rows(match, mean)) return;
+  std::vector<int> inputs = match.step(norm).inputs;
+  inputs[0] = x;
+  match.replace({difference, norm},
+                match.plan().step({ops::kOnnx, "LayerNormalization", 17, match.node(norm).attributes()},
+                                  match.node(norm).name(), std::move(inputs), match.step(norm).outputs));
+  drop_unread(match, mean);
 }
 
 }  // namespace encore::fuse

@@ -1,5 +1,5 @@
 // A gathering, by a constant, of all that there is in its order: nothing moves. PyTorch's newer exporter reads masks of
-// attention so, an index for each key.
+// attention so, an index for each key. One of places that follow each other is a Slice, as Falcon's of keys and values.
 #include <optional>
 #include <span>
 
@@ -52,6 +52,40 @@ std::optional<std::span<const int64_t>> counted(const NodeInfo& node, const Tens
   return std::span(dims).first(size_t(length));
 }
 
+// Where indices begin that follow each other, each of a place of so many; none if they do not.
+template <class I>
+std::optional<int64_t> begin_of(std::span<const I> indices, int64_t dim) {
+  if (indices.empty()) return std::nullopt;
+  const int64_t begin = indices[0] < 0 ? indices[0] + dim : indices[0];
+  if (begin < 0 || begin > dim - std::ssize(indices)) return std::nullopt;
+  for (size_t i = 0; i < indices.size(); ++i) {
+    const int64_t place = indices[i] < 0 ? indices[i] + dim : indices[i];
+    if (place != begin + int64_t(i)) return std::nullopt;
+  }
+  return begin;
+}
+std::optional<int64_t> begin_of(const Tensor& indices, int64_t dim) {
+  const int64_t count = indices.count();
+  if (count > kMostIndices) return std::nullopt;
+  if (indices.type == Type::i64) return begin_of(std::span(indices.as<const int64_t>(), size_t(count)), dim);
+  if (indices.type == Type::i32) return begin_of(std::span(indices.as<const int32_t>(), size_t(count)), dim);
+  return std::nullopt;
+}
+
+// One that keeps all dimensions, the places along one of them.
+void slice(Match& match, int s, const Tensor& indices, const Dims& dims, std::span<const int64_t> by) {
+  const bool is_one_each =
+      is_onnx(match.node(s), "Gather") ? indices.shape.rank() == 1 : indices.shape.rank() == 2 && by.size() == 1;
+  if (!is_one_each || by.front() < 0) return;
+  const auto begin = begin_of(indices, by.front());
+  if (!begin) return;
+  const std::string name = match.node(s).name();
+  std::vector<int> inputs{match.step(s).inputs[0]};
+  for (const int64_t number : {*begin, *begin + indices.count(), int64_t(by.data() - dims.data())})
+    inputs.push_back(match.add_constant(name + "'s places", own_ints({number})));
+  match.replace({s}, {match.plan().step({ops::kOnnx, "Slice", 13}, name, std::move(inputs), match.step(s).outputs)});
+}
+
 }  // namespace
 
 void open_gather(Match& match, int s) {
@@ -62,7 +96,8 @@ void open_gather(Match& match, int s) {
   const std::optional<Dims> dims = match.value(x).dims, made = match.value(y).dims;
   if (!indices || !dims || !made) return;
   const auto by = counted(match.node(s), *indices, *dims);
-  if (!by || !counts(*indices, *by)) return;
+  if (!by) return;
+  if (!counts(*indices, *by)) return slice(match, s, *indices, *dims, *by);
   const std::string name = match.node(s).name();
   if (dims == made) return match.replace({s}, {match.plan().step({ops::kOnnx, "Identity", 16}, name, {x}, {y})});
   if (!are_numbers(*dims) || !are_numbers(*made)) return;

@@ -47,6 +47,12 @@ TEST(Residuals, OfTwoNormsOneTakesTheSum) {
   EXPECT_NE(made.find(" = LayerNormalization(sum, gamma)"), made.npos);
 }
 
+TEST(Residuals, OfHalvesByAScaleInFloat) {
+  const std::string made =
+      after("residuals", replaced(replaced(kBlock, "gamma: f16[8]", "gamma: f32[8]"), "beta: f16[8]", "beta: f32[8]"));
+  EXPECT_NE(made.find(" = com.microsoft.SkipLayerNormalization(a, b, gamma, beta)"), made.npos);
+}
+
 TEST(Residuals, StaysOtherwise) {
   const auto stays = [](const char* part, const char* by) { expect_stays("residuals", kBlock, part, by); };
   stays("in b: f16[n, s, 8]", "in b: f16[n, 1, 8]");
@@ -55,6 +61,7 @@ TEST(Residuals, StaysOtherwise) {
   stays("const gamma", "in gamma");
   stays("beta: f16[8]", "beta: f16[1]");
   stays("beta: f16[8]", "beta: f32[8]");
+  stays("gamma: f16[8]", "gamma: f32[8]");
   stays("axis = -1", "axis = 1");
   stays("y: f16[n, s, 8] =", "y: f16[n, s, 8], mean =");
   stays("sum: f16[n, s, 8]", "sum: f16[n, s, h]");

@@ -59,6 +59,56 @@ out y
 )");
 }
 
+// As GPT-NeoX has it.
+constexpr const char* kOfParts = R"(in x: f16[b, 4, n, 24]
+in cos: f16[1, 1, n, 16]
+in sin: f16[1, 1, n, 16]
+const zero: i64[1] = [0]
+const half: i64[1] = [8]
+const size: i64[1] = [16]
+const end: i64[1] = [9223372036854775807]
+const last: i64[1] = [3]
+h: f16[b, 4, n, 16] = Slice@13(x, zero, size, last)
+rest: f16[b, 4, n, 8] = Slice@13(x, size, end, last)
+plain: f16[b, 4, n, 16] = Mul(h, cos)
+low: f16[b, 4, n, 8] = Slice@13(h, zero, half, last)
+high: f16[b, 4, n, 8] = Slice@13(h, half, end, last)
+negative: f16[b, 4, n, 8] = Neg(high)
+turned: f16[b, 4, n, 16] = Concat(negative, low) {axis = -1}
+by_sin: f16[b, 4, n, 16] = Mul(turned, sin)
+sum: f16[b, 4, n, 16] = Add(plain, by_sin)  # "rotated"
+y: f16[b, 4, n, 24] = Concat(sum, rest) {axis = -1}
+out y
+)";
+
+TEST(Rotations, OfTheFirstPartOfHeads) {
+  const std::string made = R"(in x: f16[b, 4, n, 24]
+in cos: f16[1, 1, n, 16]
+in sin: f16[1, 1, n, 16]
+y: f16[b, 4, n, 24] = encore.Rotation(x, cos, sin) {x = "", y = [0, 1, 2, 3]}  # "rotated"
+out y
+)";
+  EXPECT_EQ(after("rotations", kOfParts), made);
+  const std::string split = replaced(
+      replaced(kOfParts, "rest: f16[b, 4, n, 8] = Slice@13(x, size, end, last)\n", ""),
+      "h: f16[b, 4, n, 16] = Slice@13(x, zero, size, last)\n",
+      "const sizes: i64[2] = [16, 8]\nh: f16[b, 4, n, 16], rest: f16[b, 4, n, 8] = Split(x, sizes) {axis = 3}\n");
+  EXPECT_EQ(after("rotations", split), made);
+}
+
+TEST(Rotations, OtherPartsAreCopied) {
+  const auto is_copied = [](const std::string& text) {
+    const std::string made = after("rotations", text);
+    return made.find("encore.Rotation(") != made.npos && made.find("Concat(sum, ") != made.npos;
+  };
+  EXPECT_TRUE(is_copied(replaced(kOfParts, "Slice@13(x, size, end, last)", "Slice@13(x, zero, half, last)")));
+  EXPECT_TRUE(is_copied(replaced(kOfParts, "out y", "out y\nout sum")));
+  EXPECT_TRUE(is_copied(replaced(replaced(kOfParts, "in cos", "in z: f16[b, 4, n, 24]\nin cos"),
+                                 "Slice@13(x, size, end, last)", "Slice@13(z, size, end, last)")));
+  const std::string first = after("rotations", replaced(kOfParts, "Concat(sum, rest)", "Concat(rest, sum)"));
+  EXPECT_NE(first.find("Concat(rest, sum)"), first.npos);
+}
+
 TEST(Rotations, HalvesInFloats) {
   std::string text = replaced(kSpelled, "plain: f16[b, 4, n, 16] = Mul(h, cos)",
                               "w: f32[b, 4, n, 16] = Cast(h) {to = 1}\nplain: f32[b, 4, n, 16] = Mul(w, cos)");

@@ -103,6 +103,32 @@ TEST(SpelledNorms, TakeAResidualAlong) {
       << text_of(plan);
 }
 
+constexpr const char* kCentred = R"(in x: f16[n, s, 8]
+const gamma: f16[8]
+const last: i64[1] = -1
+m: f16[n, s, 1] = ReduceMean(x, last)
+d: f16[n, s, 8] = Sub(x, m)
+y: f16[n, s, 8] = RMSNormalization(d, gamma) {epsilon = 0.001}  # "norm"
+out y
+)";
+
+TEST(CentredNorms, AreLayerNormalization) {
+  EXPECT_EQ(after("centred_norms", kCentred), R"(in x: f16[n, s, 8]
+const gamma: f16[8]
+y: f16[n, s, 8] = LayerNormalization(x, gamma) {epsilon = 0.001}  # "norm"
+out y
+)");
+}
+
+TEST(CentredNorms, StayOtherwise) {
+  const auto stays = [](const char* part, const char* by) { expect_stays("centred_norms", kCentred, part, by); };
+  stays("last: i64[1] = -1", "last: i64[1] = 1");
+  stays("ReduceMean(x, last)", "ReduceMax(x, last)");
+  stays("ReduceMean(x, last)", "ReduceMean(x, last) {keepdims = 0}");
+  stays("Sub(x, m)", "Sub(m, x)");
+  stays("out y", "out y\nout d");
+}
+
 constexpr const char* kL2Norm = R"(in x: f16[n, s, 8]
 const small: f16[] = 0.5
 const shape: i64[3] = [1, 1, 8]

@@ -51,5 +51,36 @@ TEST(WholeGathers, OfLessOrInAnotherOrderStay) {
   stays("GatherND(mask, places)", "GatherND(mask, places) {batch_dims = 1}");
 }
 
+constexpr const char* kOfSomeRows = R"(in x: f16[6, n, 4]
+const places: i64[2, 1] = [3, 4]
+y: f16[2, n, 4] = GatherND(x, places)  # "keys"
+out y
+)";
+
+TEST(WholeGathers, OfRowsThatFollowEachOtherAreSlices) {
+  const std::string slice = R"(in x: f16[6, n, 4]
+const "keys's places": i64[1] = [3]
+const "keys's places~2": i64[1] = [5]
+const "keys's places~3": i64[1] = [0]
+y: f16[2, n, 4] = Slice(x, "keys's places", "keys's places~2", "keys's places~3")  # "keys"
+out y
+)";
+  EXPECT_EQ(after("whole_gathers", kOfSomeRows), slice);
+  EXPECT_EQ(after("whole_gathers", replaced(kOfSomeRows, "[3, 4]", "[-3, 4]")), slice);
+  const std::string gather = replaced(replaced(kOfSomeRows, "places: i64[2, 1]", "places: i64[2]"),
+                                      "GatherND(x, places)", "Gather(x, places)");
+  EXPECT_EQ(after("whole_gathers", gather), slice);
+}
+
+TEST(WholeGathers, OfRowsElsewhereStay) {
+  const auto stays = [](const char* part, const char* by) { expect_stays("whole_gathers", kOfSomeRows, part, by); };
+  stays("[3, 4]", "[4, 3]");
+  stays("[3, 4]", "[3, 5]");
+  stays("[3, 4]", "[5, 6]");
+  stays("[3, 4]", "[-7, -6]");
+  stays("in x: f16[6, n, 4]", "in x: f16[m, n, 4]");
+  stays("const places: i64[2, 1] = [3, 4]", "in places: i64[2, 1]");
+}
+
 }  // namespace
 }  // namespace encore::fuse::tests

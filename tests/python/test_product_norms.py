@@ -4,6 +4,7 @@ import encore_session as es
 import numpy as np
 import onnxruntime_ep_encore
 import pytest
+from onnx import TensorProto
 from test_fused_attention import HALVES, TOLERANCE, Network, numbers, rounded
 from test_fusion import kernels_of, on_cpu
 from test_vision_blocks import plan_of
@@ -13,8 +14,8 @@ DTYPES = ["float32", *HALVES]
 STEP = "encore.ProductNorm("
 
 
-def block(width=WIDTH, depth=DEPTH, norm="LayerNormalization", biased=True, residual=True, read=False):
-    """norm(x W + b + r), and the sum, too, if somebody reads it; ahead of both is something else."""
+def block(width=WIDTH, depth=DEPTH, norm="LayerNormalization", biased=True, residual=True, read=False, wide=False):
+    """norm(x W + b + r), `wide`: in float, and the sum, too, if somebody reads it; ahead of both is something else."""
 
     def build(net):
         x = net.node("Relu", [net.input("x", ["b", "n", depth])])
@@ -26,8 +27,15 @@ def block(width=WIDTH, depth=DEPTH, norm="LayerNormalization", biased=True, resi
             y = net.node("Add", [net.node("Relu", [net.input("r", ["b", "n", width])]), y])
         if read:
             net.output(y, ["b", "n", width])
-        rows = [net.constant(numbers((width,), i, 0.5, 1.5)) for i in range(2 if norm == "LayerNormalization" else 1)]
-        net.output(net.node(norm, [y, *rows], epsilon=1e-5), ["b", "n", width])
+        kind = np.float32 if wide else net.dtype
+        count = 2 if norm == "LayerNormalization" else 1
+        rows = [net.constant(numbers((width,), i, 0.5, 1.5), kind) for i in range(count)]
+        if wide:
+            y = net.node("Cast", [y], to=TensorProto.FLOAT)
+        y = net.node(norm, [y, *rows], epsilon=1e-5)
+        if wide:
+            y = net.node("Cast", [y], to=net.kind)
+        net.output(y, ["b", "n", width])
         return net
 
     return build
@@ -81,6 +89,15 @@ def test_what_is_added_and_read(encore, make_model, tmp_path, dtype, norm, biase
     joins = residual or not read
     model = check(block(norm=norm, biased=biased, residual=residual, read=read), make_model, dtype, 20, joins)
     assert (STEP in plan_of(model, tmp_path)) == joins
+
+
+@pytest.mark.parametrize("rows,in_parts", [(1, False), (20, True), (600, False)])
+@pytest.mark.parametrize("norm", ["LayerNormalization", "RMSNormalization"])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_halves_normed_in_float(encore, make_model, tmp_path, dtype, norm, rows, in_parts):
+    model = check(block(norm=norm, wide=True), make_model, dtype, rows, in_parts)
+    plan = plan_of(model, tmp_path)
+    assert STEP in plan and plan.count("Cast(") == 1  # the one at the end
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import encore_session as es
 import numpy as np
 import onnxruntime_ep_encore
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper
 from test_fused_attention import HALVES, TOLERANCE, Network, attend, numbers, rounded
 from test_fusion import kernels_of, on_cpu
 
@@ -91,6 +91,30 @@ def check(make_model, tmp_path, build, dtype, *all_feeds, steps="encore.Rotation
 def test_heads_of_any_size(encore, make_model, tmp_path, dtype, size, norms):
     feeds = [feeds_of(batch, rows, 3 * size, size) for batch, rows in ((1, 1), (2, ROWS), (0, 3), (3, 33))]
     check(make_model, tmp_path, lambda kind: alone(kind, 3, size, norms), dtype, *feeds)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("size,rest", [(16, 48), (6, 2), (8, 5), (128, 64), (64, 256)])
+@pytest.mark.parametrize("splits", [False, True])
+def test_first_part_of_heads(encore, make_model, tmp_path, dtype, size, rest, splits):
+    """GPT-NeoX and Phi: what is behind it stays."""
+
+    def build(kind):
+        net = Rotations(kind)
+        x = turned(net, heads_of(net, net.input("x", ["b", "n", 3 * (size + rest)]), 3, size + rest))
+        zero, cut, end, last = (net.ints(number) for number in (0, size, 2**63 - 1, 3))
+        if splits:
+            net.nodes.append(helper.make_node("Split", [x, net.ints(size, rest)], ["own", "rest"], "cut", axis=-1))
+            parts = "own", "rest"
+        else:
+            parts = net.node("Slice", [x, zero, cut, last]), net.node("Slice", [x, cut, end, last])
+        y = rotated(net, parts[0], *tables(net, size), size)
+        net.output(net.node("Concat", [y, parts[1]], axis=-1), ["b", 3, "n", size + rest])
+        return net
+
+    feeds = [feeds_of(batch, rows, 3 * (size + rest), size) for batch, rows in ((1, 1), (2, ROWS), (0, 3), (3, 33))]
+    _, plan = check(make_model, tmp_path, build, dtype, *feeds)
+    assert "Concat(" not in plan and "Slice(" not in plan and "Split(" not in plan
 
 
 def test_larger_heads_are_elementwise(encore, make_model, tmp_path):

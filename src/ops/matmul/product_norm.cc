@@ -41,20 +41,21 @@ class ProductNorm : public Op {
     gemm.constant_b = is_constant(kB);
     require(!residual || (residual->type == a.type && residual->count() == gemm.m * gemm.n), "the residual has shape ",
             residual ? residual->shape.str() : "", "; the product has ", gemm.m, " rows of ", gemm.n);
-    const auto row = [&](int input) -> const void* {
+    const NormTypes types{a.type, context.input(kGamma).type, a.type};
+    const auto row = [&](int input, Type type) -> const void* {
       const Tensor* const values = context.find_input(input);
-      require(!values || (values->type == a.type && values->count() == gemm.n), "input ", input, " has shape ",
+      require(!values || (values->type == type && values->count() == gemm.n), "input ", input, " has shape ",
               values ? values->shape.str() : "", "; ", gemm.n, " values are wanted");
       return values ? values->data : nullptr;
     };
-    const void* const bias = row(kBias);
+    const void* const bias = row(kBias, a.type);
     RowNorm norm{.rows = gemm.m,
                  .width = gemm.n,
                  .skip = residual ? residual->data : nullptr,
                  .skip_rows = gemm.m,
-                 .bias = row(kAdded),
-                 .gamma = {row(kGamma)},
-                 .beta = {row(kBeta)},
+                 .bias = row(kAdded, a.type),
+                 .gamma = {row(kGamma, types.gamma)},
+                 .beta = {row(kBeta, types.gamma)},
                  .centred = centred_,
                  .strict = strict_ && residual,
                  .epsilon = epsilon_};
@@ -62,26 +63,26 @@ class ProductNorm : public Op {
     norm.y = context.output(0, shape).data;
     if (context.wants_output(1)) norm.sum = context.output(1, shape).data;
     if (gemm.m == 0 || gemm.n == 0) return;
-    if (run_in_parts(context, gemm, a.data, b.data, bias, norm)) return;
+    if (run_in_parts(context, gemm, a.data, b.data, bias, norm, types)) return;
     void* const x = context.scratch(size_t(gemm.m * gemm.n) * device::size_bytes(a.type));
     product(context, gemm, {a.data, b.data, bias, x});
     norm.x = x;
-    normalize_rows(context.stream(), norm, a.type, a.type);
+    normalize_rows(context.stream(), norm, types);
   }
 
  private:
   bool is_constant(int input) const { return constants_ >> input & 1; }
 
   // False, and nothing is done, if the product is to be made as a whole.
-  bool run_in_parts(Context& context, device::Gemm gemm, const void* a, const void* b, const void* bias,
-                    RowNorm norm) const {
+  bool run_in_parts(Context& context, device::Gemm gemm, const void* a, const void* b, const void* bias, RowNorm norm,
+                    const NormTypes& types) const {
     const StreamRef stream = context.stream();
     for (const int row : {kBias, kGamma, kBeta, kAdded})
       if (context.find_input(row) && !is_constant(row)) return false;
     if (bias && norm.bias) return false;
     gemm.has_bias = bias != nullptr;
     if (bias) norm.bias = bias;
-    if (!can_normalize_parts(stream.device(), norm, gemm.type) ||
+    if (!can_normalize_parts(stream.device(), norm, types) ||
         tile_gemm_way(gemm, {a, b, bias, nullptr}, {}, device::multiprocessors(stream.device())).parts > 0)
       return false;
     ScratchWorkspace workspace(context);
@@ -90,7 +91,7 @@ class ProductNorm : public Op {
     void* const x = context.scratch(size_t(norm.parts * gemm.m * gemm.n) * sizeof(float));
     context.blas().gemm(stream, device::in_parts(gemm, norm.parts), a, b, x, nullptr, workspace);
     norm.x = x;
-    normalize_parts(stream, norm, gemm.type);
+    normalize_parts(stream, norm, types);
     return true;
   }
 

@@ -8,8 +8,8 @@ namespace encore::ops {
 
 // Inputs are A, B, a bias of the product, a residual, which is added to the rows, scale and bias of the norm, and a
 // bias added beside the residual; all but A and the residual are constants of the model, and A, B and scale are there.
-// The result has the residual's shape. Output 1 is what is normalised, rounded, if it is wanted. Attributes: alpha and
-// transB of the product, epsilon and kCentred of the norm.
+// The result has the residual's shape. Of halves scale and bias of the norm may be float. Output 1 is what is
+// normalised, rounded, if it is wanted. Attributes: alpha and transB of the product, epsilon and kCentred of the norm.
 std::unique_ptr<Op> make_product_norm(const NodeInfo& node);
 
 inline constexpr const char* kCentred = "centred";  // 0: the mean is taken as zero

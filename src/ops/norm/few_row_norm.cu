@@ -22,7 +22,7 @@ using device::Warp;
 // A block for each row, with a pack or two for each thread. Scale and bias, which come from farther away than what the
 // last kernel wrote, are brought nearer while that still runs. All that the row needs is asked for at once; then there
 // is one exchange between warps. Of x in parts the model's constants are asked for before the last kernel is done.
-template <class X, class V, bool kAdds, int kKeep, int kParts = 1>
+template <class X, class V, class Y, bool kAdds, int kKeep, int kParts = 1>
 struct NormalizeFewRows {
   using Part = std::conditional_t<kParts == 1, X, float>;
   static constexpr int kPack = device::pack_size<Part, V>();
@@ -169,10 +169,10 @@ struct NormalizeFewRows {
   DEVICE_FN void store(const Held& own, int row, int t, int threads, float mean, float scale) const {
     each(t, threads, [&](int k, int first) {
       const auto gamma = pack_of<V>(own.gamma[k]), beta = pack_of<V>(own.beta[k]);
-      Pack<V, kPack> out;
+      Pack<Y, kPack> out;
       UNROLL for (int i = 0; i < kPack; ++i) out.at[i] =
-          V((own.values[k][i] - mean) * scale * float(gamma.at[i]) + float(beta.at[i]));
-      device::store_pack(static_cast<V*>(norm.y) + begin(row) + first, out, true);
+          Y((own.values[k][i] - mean) * scale * float(gamma.at[i]) + float(beta.at[i]));
+      device::store_pack(static_cast<Y*>(norm.y) + begin(row) + first, out, true);
       if constexpr (kAdds) {
         if (!norm.sum) return;
         Pack<X, kPack> sum;
@@ -218,56 +218,67 @@ struct NormalizeFewRows {
   }
 };
 
-template <class X, class V, bool kAdds, int kKeep, int kParts>
+template <class X, class V, class Y, bool kAdds, int kKeep, int kParts>
 void normalize(device::StreamRef stream, const RowNorm& norm, int64_t packs) {
-  using Kernel = NormalizeFewRows<X, V, kAdds, kKeep, kParts>;
+  using Kernel = NormalizeFewRows<X, V, Y, kAdds, kKeep, kParts>;
   const int64_t threads = (packs + 32 * kKeep - 1) / (32 * kKeep) * 32;
   device::block_kernel<typename Kernel::Shared>(stream, {norm.rows, int(threads)},
                                                 Kernel{norm, 1 / float(norm.width), float(norm.epsilon), int(packs)});
 }
-template <class X, class V, bool kAdds, int kParts = 1>
+template <class X, class V, class Y, bool kAdds, int kParts = 1>
 void normalize(device::StreamRef stream, const RowNorm& norm) {
-  using Kernel = NormalizeFewRows<X, V, kAdds, 1, kParts>;
+  using Kernel = NormalizeFewRows<X, V, Y, kAdds, 1, kParts>;
   const int64_t packs = norm.width / Kernel::kPack;
   if (packs <= Kernel::kMaxThreads)
-    normalize<X, V, kAdds, 1, kParts>(stream, norm, packs);
+    normalize<X, V, Y, kAdds, 1, kParts>(stream, norm, packs);
   else
-    normalize<X, V, kAdds, 2, kParts>(stream, norm, packs);
+    normalize<X, V, Y, kAdds, 2, kParts>(stream, norm, packs);
 }
 
 constexpr int64_t kMostKept = 2 * 1024;  // packs of a row
-using PartTypes = TypeList<float, Half, BFloat16>;
 
 // Of more, other ways keep a GPU as busy, or busier.
 bool are_few(int device, int64_t rows) { return rows < 4 * int64_t(device::multiprocessors(device)); }
 
+// Calls f.template operator()<X, V>(): the types of all but scale and bias, and of these.
+template <class F>
+void dispatch_parts(const NormTypes& types, F f) {
+  dispatch(TypeList<float, Half, BFloat16>{}, types.x, [&]<class T> {
+    if (types.gamma == types.x)
+      f.template operator()<T, T>();
+    else
+      f.template operator()<T, float>();
+  });
+}
+
 }  // namespace
 
-bool normalize_few_rows(device::StreamRef stream, const RowNorm& norm, Type x, Type gamma) {
-  if (!are_few(stream.device(), norm.rows) || x == Type::f64) return false;
+bool normalize_few_rows(device::StreamRef stream, const RowNorm& norm, const NormTypes& types) {
+  if (!are_few(stream.device(), norm.rows) || types.x == Type::f64) return false;
   bool done = false;
-  dispatch_norm(norm, x, gamma, [&]<class X, class V, bool kAdds> {
+  dispatch_norm(norm, types, [&]<class X, class V, class Y, bool kAdds> {
     if constexpr (sizeof(X) <= sizeof(float)) {
       const int64_t packs = norm.width / device::pack_size<X, V>();
-      if (packs > kMostKept || !is_whole<X, V>(norm)) return;
+      if (packs > kMostKept || !is_whole<X, V, Y>(norm)) return;
       done = true;
-      normalize<X, V, kAdds>(stream, norm);
+      normalize<X, V, Y, kAdds>(stream, norm);
     }
   });
   return done;
 }
 
-bool can_normalize_parts(int device, const RowNorm& norm, Type type) {
+bool can_normalize_parts(int device, const RowNorm& norm, const NormTypes& types) {
   const bool repeats = norm.skip && norm.skip_rows != norm.rows;
-  if (!are_few(device, norm.rows) || repeats || (norm.strict && type == Type::f32)) return false;
+  if (!are_few(device, norm.rows) || repeats || (norm.strict && types.x == Type::f32)) return false;
   bool whole = false;
-  dispatch(PartTypes{}, type,
-           [&]<class T> { whole = is_whole<T, T>(norm) && norm.width <= kMostKept * device::pack_size<float>(); });
+  dispatch_parts(types, [&]<class T, class V> {
+    whole = is_whole<T, V, T>(norm) && norm.width <= kMostKept * device::pack_size<float>();
+  });
   return whole;
 }
 
-void normalize_parts(device::StreamRef stream, const RowNorm& norm, Type type) {
-  dispatch(PartTypes{}, type, [&]<class T> { normalize<T, T, true, device::kMostProductParts>(stream, norm); });
+void normalize_parts(device::StreamRef stream, const RowNorm& norm, const NormTypes& types) {
+  dispatch_parts(types, [&]<class T, class V> { normalize<T, V, T, true, device::kMostProductParts>(stream, norm); });
 }
 
 }  // namespace encore::ops

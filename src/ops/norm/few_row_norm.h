@@ -5,11 +5,11 @@
 namespace encore::ops {
 
 // False, and nothing is done, if the rows are too many or too wide for it, or not aligned.
-bool normalize_few_rows(device::StreamRef stream, const RowNorm& norm, Type x, Type gamma);
+bool normalize_few_rows(device::StreamRef stream, const RowNorm& norm, const NormTypes& types);
 
-// Of x in parts, from two to device::kMostProductParts, as products make it. All else has one type; gamma, beta and
-// bias are constants of the model. Whether that can be, if x begins where packs do:
-bool can_normalize_parts(int device, const RowNorm& norm, Type type);
-void normalize_parts(device::StreamRef stream, const RowNorm& norm, Type type);
+// Of x in parts, from two to device::kMostProductParts, as products make it: as if it had the type of y. gamma, beta
+// and bias are constants of the model. Whether that can be, if x begins where packs do:
+bool can_normalize_parts(int device, const RowNorm& norm, const NormTypes& types);
+void normalize_parts(device::StreamRef stream, const RowNorm& norm, const NormTypes& types);
 
 }  // namespace encore::ops

@@ -22,7 +22,7 @@ class LayerNorm : public Op {
       fail(Code::not_supported, "stash_type 11 (double) needs a double input; this one is ",
            device::name(node.input_type(0)));
     const Type x = node.input_type(0), scale = node.input_type(1);
-    if (!can_normalize(x, scale))
+    if (!can_normalize({x, scale, node.output_type(0)}))
       fail(Code::not_supported, "an input of type ", device::name(x), " with a scale of type ", device::name(scale));
   }
 
@@ -41,7 +41,8 @@ class LayerNorm : public Op {
       require(bias->type == scale.type, "bias has type ", device::name(bias->type), ", scale ",
               device::name(scale.type));
     }
-    norm.y = context.output(0, x.shape).data;
+    const Tensor y = context.output(0, x.shape);
+    norm.y = y.data;
     norm.centred = kKind == Kind::layer;
     norm.epsilon = epsilon_;
     Shape reduced = x.shape;
@@ -58,7 +59,7 @@ class LayerNorm : public Op {
     if (kKind != Kind::root_mean_square) norm.inverse_deviation = statistics(kKind == Kind::layer ? 2 : 1);
     require(norm.width > 0 || norm.rows == 0 || (!norm.mean && !norm.inverse_deviation), "X ", x.shape.str(),
             " has rows of no values from axis ", axis, " on, which have no mean and no deviation");
-    normalize_rows(context.stream(), norm, x.type, scale.type);
+    normalize_rows(context.stream(), norm, {x.type, scale.type, y.type});
   }
 
  private:

@@ -18,10 +18,10 @@ using device::Compute;
 using device::Pack;
 using device::PerThread;
 
-// X is the type of the values, V of scale and result, C what is computed in.
-template <class X, class V, class C, bool kAdds, class How>
+// X is the type of the values, V of scale and bias, Y of results, C what is computed in.
+template <class X, class V, class Y, class C, bool kAdds, class How>
 struct NormalizeRows {
-  static_assert(!How::kStaged || std::is_same_v<X, V>);
+  static_assert(!How::kStaged || (std::is_same_v<X, V> && std::is_same_v<X, Y>));
   using Teams = RowTeams<X, How>;
   using Shared = typename Teams::Shared;
   using Block = device::Block<Shared>;
@@ -42,7 +42,7 @@ struct NormalizeRows {
   DEVICE_FN void operator()(Block& b, const Shared& s) const {
     const X* const x = static_cast<const X*>(norm.x);
     X* own_y = const_cast<X*>(x);  // not asked for where results have another type
-    if constexpr (std::is_same_v<X, V>) own_y = static_cast<X*>(norm.y);
+    if constexpr (std::is_same_v<X, Y>) own_y = static_cast<X*>(norm.y);
     const Teams teams(b, x, own_y, norm.rows, norm.width);
     PerThread<Kept, kMaxThreads> kept;
     PerThread<Asked, kMaxThreads> asked;
@@ -102,11 +102,11 @@ struct NormalizeRows {
         write(norm.inverse_deviation, row.index, scale);
       }
       const V *const gammas = row.gammas(*this), *const betas = row.betas(*this);
-      V* y;
-      if constexpr (std::is_same_v<X, V>)
+      Y* y;
+      if constexpr (std::is_same_v<X, Y>)
         y = teams.target(b, s, t);
       else
-        y = static_cast<V*>(norm.y) + row.index * norm.width;
+        y = static_cast<Y*>(norm.y) + row.index * norm.width;
       const auto pack = [&](const auto& ahead, const V* from, int k, Index first) {
         if constexpr (Teams::kAsksAhead)
           return std::bit_cast<Pack<V, kPack>>(ahead.at[k]);
@@ -119,9 +119,9 @@ struct NormalizeRows {
           row.take(values, kept[t].at[k], first);
           const auto gamma = pack(asked[t].gamma, gammas, k, first);
           const auto beta = offset_of(k, first);
-          Pack<V, kPack> out;
+          Pack<Y, kPack> out;
           UNROLL for (int j = 0; j < kPack; ++j) out.at[j] =
-              V((values[j] - mean) * scale * C(gamma.at[j]) + C(beta.at[j]));
+              Y((values[j] - mean) * scale * C(gamma.at[j]) + C(beta.at[j]));
           teams.store(t, y, k, first, out);
         });
       };
@@ -130,7 +130,7 @@ struct NormalizeRows {
       else
         put([&](int, Index) { return Pack<C, kPack>{}; });
     });
-    if constexpr (std::is_same_v<X, V>) teams.take_back(b);
+    if constexpr (std::is_same_v<X, Y>) teams.take_back(b);
   }
 
  private:
@@ -201,14 +201,14 @@ struct NormalizeRows {
   }
 };
 
-template <class X, class V, bool kAdds, class C = Compute<X>>
+template <class X, class V, class Y, bool kAdds, class C = Compute<X>>
 void normalize(StreamRef stream, const RowNorm& norm) {
   constexpr int kPack = device::pack_size<X, V>();
   const device::Divider by_skip_rows(norm.skip_rows, norm.rows);
   constexpr bool kPlain = std::is_same_v<X, V> && !kAdds;
-  const bool whole = is_whole<X, V>(norm);
+  const bool whole = is_whole<X, V, Y>(norm);
   const auto launch = [&]<class How>(device::Blocks grid) {
-    using Kernel = NormalizeRows<X, V, C, kAdds, How>;
+    using Kernel = NormalizeRows<X, V, Y, C, kAdds, How>;
     device::block_kernel<typename Kernel::Shared>(stream, grid,
                                                   Kernel{norm, by_skip_rows, C(1) / C(norm.width), C(norm.epsilon)});
   };
@@ -224,22 +224,22 @@ void normalize(StreamRef stream, const RowNorm& norm) {
 
 }  // namespace
 
-bool can_normalize(Type x, Type gamma) {
+bool can_normalize(const NormTypes& types) {
+  const auto& [x, gamma, y] = types;
+  if (y != gamma) return kHalves.has(x) && gamma == Type::f32 && y == x;
   if (x == gamma) return kFloats.has(x);
   return (kHalves.has(x) && gamma == Type::f32) || (x == Type::f32 && kHalves.has(gamma));
 }
 
-void normalize_rows(StreamRef stream, const RowNorm& norm, Type x, Type gamma) {
-  require(can_normalize(x, gamma), "values of type ", device::name(x), " with a scale of type ", device::name(gamma),
-          " are not supported");
+void normalize_rows(StreamRef stream, const RowNorm& norm, const NormTypes& types) {
+  const auto& [x, gamma, y] = types;
+  require(can_normalize(types) && (!adds(norm) || x == y), "values of type ", device::name(x), " with a scale of type ",
+          device::name(gamma), " and results of type ", device::name(y), " are not supported");
   if (norm.rows == 0 || norm.width == 0) return;
-  const bool adds = norm.skip || norm.bias || norm.sum;
-  require(!adds || x == gamma, "a sum of type ", device::name(x), " with a scale of type ", device::name(gamma),
-          " is not supported");
-  if (adds && norm.strict && x == Type::f32) return normalize<float, float, true, double>(stream, norm);
-  if (normalize_few_rows(stream, norm, x, gamma)) return;
-  if (normalize_unaligned_rows(stream, norm, x, gamma)) return;
-  dispatch_norm(norm, x, gamma, [&]<class X, class V, bool kAdds> { normalize<X, V, kAdds>(stream, norm); });
+  if (adds(norm) && norm.strict && x == Type::f32) return normalize<float, float, float, true, double>(stream, norm);
+  if (normalize_few_rows(stream, norm, types)) return;
+  if (normalize_unaligned_rows(stream, norm, types)) return;
+  dispatch_norm(norm, types, [&]<class X, class V, class Y, bool kAdds> { normalize<X, V, Y, kAdds>(stream, norm); });
 }
 
 }  // namespace encore::ops

@@ -8,7 +8,8 @@
 
 namespace encore::ops {
 
-// x, skip, bias and sum have one type, gamma, beta and y another, which may be the same. Parts of x are float.
+// x, skip, bias and sum have one type, gamma and beta another, which may be the same, and y either. Parts of x are
+// float.
 struct RowNorm {
   int64_t rows, width;
   const void* x;
@@ -30,8 +31,11 @@ struct RowNorm {
   int parts = 1;  // x is the sum of so many, which lie one behind the other; see normalize_parts()
 };
 
-// Whether there are kernels for these types of x and gamma.
-bool can_normalize(Type x, Type gamma);
-void normalize_rows(device::StreamRef stream, const RowNorm& norm, Type x, Type gamma);
+struct NormTypes {
+  Type x, gamma, y;
+};
+// Whether there are kernels for these types. What is added to x is so where y has its type.
+bool can_normalize(const NormTypes& types);
+void normalize_rows(device::StreamRef stream, const RowNorm& norm, const NormTypes& types);
 
 }  // namespace encore::ops

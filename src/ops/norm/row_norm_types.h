@@ -6,31 +6,36 @@
 
 namespace encore::ops {
 
-// Calls f.template operator()<X, V, kAdds>(): the types of values and of scale, which are the same or a half type and
-// float, and whether something is added to x.
+inline bool adds(const RowNorm& norm) { return norm.skip || norm.bias || norm.sum; }
+
+// Calls f.template operator()<X, V, Y, kAdds>(): the types of values, of scale and of results, and whether something
+// may be added to x.
 template <class F>
-void dispatch_norm(const RowNorm& norm, Type x, Type gamma, F f) {
-  if (norm.skip || norm.bias || norm.sum) {
-    dispatch(TypeList<float, Half, BFloat16>{}, x, [&]<class T> { f.template operator()<T, T, true>(); });
-  } else if (x == gamma) {
-    dispatch(FloatList{}, x, [&]<class T> { f.template operator()<T, T, false>(); });
-  } else if (x == Type::f32) {
-    dispatch(TypeList<Half, BFloat16>{}, gamma, [&]<class T> { f.template operator()<float, T, false>(); });
+void dispatch_norm(const RowNorm& norm, const NormTypes& types, F f) {
+  using Halves = TypeList<Half, BFloat16>;
+  if (types.x != types.gamma && types.x == types.y) {
+    dispatch(Halves{}, types.x, [&]<class T> { f.template operator()<T, float, T, true>(); });
+  } else if (adds(norm)) {
+    dispatch(TypeList<float, Half, BFloat16>{}, types.x, [&]<class T> { f.template operator()<T, T, T, true>(); });
+  } else if (types.x == types.gamma) {
+    dispatch(FloatList{}, types.x, [&]<class T> { f.template operator()<T, T, T, false>(); });
+  } else if (types.x == Type::f32) {
+    dispatch(Halves{}, types.gamma, [&]<class T> { f.template operator()<float, T, T, false>(); });
   } else {
-    dispatch(TypeList<Half, BFloat16>{}, x, [&]<class T> { f.template operator()<T, float, false>(); });
+    dispatch(Halves{}, types.x, [&]<class T> { f.template operator()<T, float, float, false>(); });
   }
 }
 
 // Whether packs of values, as many as have 16 bytes in the wider type, are aligned in every row.
-template <class X, class V>
+template <class X, class V, class Y>
 bool is_whole(const RowNorm& norm) {
   constexpr int kPack = device::pack_size<X, V>();
   bool whole = norm.width % kPack == 0;
   for (const void* x : {norm.x, norm.skip, norm.bias, static_cast<const void*>(norm.sum)})
     whole &= device::is_pack_aligned<kPack>(static_cast<const X*>(x));
-  for (const void* v : {norm.gamma.data, norm.beta.data, static_cast<const void*>(norm.y)})
+  for (const void* v : {norm.gamma.data, norm.beta.data})
     whole &= device::is_pack_aligned<kPack>(static_cast<const V*>(v));
-  return whole;
+  return whole && device::is_pack_aligned<kPack>(static_cast<const Y*>(norm.y));
 }
 
 }  // namespace encore::ops

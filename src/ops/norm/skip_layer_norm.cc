@@ -50,7 +50,7 @@ class SkipLayerNorm : public Op {
     norm.centred = kCentred;
     norm.epsilon = epsilon_;
     norm.strict = strict_;
-    normalize_rows(context.stream(), norm, x.type, gamma.type);
+    normalize_rows(context.stream(), norm, {x.type, gamma.type, x.type});
   }
 
  private:

@@ -234,8 +234,9 @@ struct NormalizeUnalignedRows {
 
 }  // namespace
 
-bool normalize_unaligned_rows(device::StreamRef stream, const RowNorm& norm, Type x, Type gamma) {
-  if (x != gamma || x == Type::f64 || norm.skip || norm.bias || norm.sum) return false;
+bool normalize_unaligned_rows(device::StreamRef stream, const RowNorm& norm, const NormTypes& types) {
+  const auto& [x, gamma, y] = types;
+  if (x != gamma || x != y || x == Type::f64 || adds(norm)) return false;
   if (norm.gamma.step != 0 || norm.beta.step != 0) return false;
   bool done = false;
   dispatch(TypeList<float, Half, BFloat16>{}, x, [&]<class T> {

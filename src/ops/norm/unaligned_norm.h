@@ -5,6 +5,6 @@
 namespace encore::ops {
 
 // False, and nothing is done, if the rows are too narrow or too wide for it, or otherwise made.
-bool normalize_unaligned_rows(device::StreamRef stream, const RowNorm& norm, Type x, Type gamma);
+bool normalize_unaligned_rows(device::StreamRef stream, const RowNorm& norm, const NormTypes& types);
 
 }  // namespace encore::ops

@@ -68,6 +68,7 @@ struct RotateViewed {
   int64_t blocks;  // of the first side
   Values cos, sin;
   int half, packs;  // values of a half, and packs
+  int rest;         // packs behind both halves, which stay
   float per_value;
 
   DEVICE_FN void operator()(Block<NoShared>& b, const NoShared&) const {
@@ -83,6 +84,7 @@ struct RotateViewed {
           const Place place = there ? place_of(side, Index(head)) : Place{};
           if (there) prefetch(side, place, t);
           b.wait();
+          if (there && rest > 0) keep_rest(side, place, head, t);
           return there ? load(held[t], side, place, t) : 0.f;
         },
         Plus());
@@ -138,8 +140,19 @@ struct RotateViewed {
     });
     return all;
   }
+  DEVICE_FN T* target(const Own& side, int64_t head) const { return side.y + head * (2 * half + rest * kPack); }
+  DEVICE_FN void keep_rest(const Own& side, const Place& place, int64_t head, int t) const {
+    T* const to = target(side, head);
+    for (int pack = Together::lane(t); pack < rest; pack += kLanes) {
+      const int first = 2 * half + pack * kPack;
+      const Floats values = place.x.floats(place.x.template raw<kPack>(first));
+      Pack<T, kPack> out;
+      UNROLL for (int i = 0; i < kPack; ++i) out.at[i] = T(values.at[i]);
+      device::store_whole(to + first, out);
+    }
+  }
   DEVICE_FN void store(const Held& held, const Own& side, int64_t head, int t, float over_root) const {
-    T* const to = side.y + head * (2 * half);
+    T* const to = target(side, head);
     each(t, [&](int k, int first) {
       Both<Floats> x = held.x[k];
       if (side.gamma.data) {
@@ -222,6 +235,8 @@ class Rotation : public Op {
     std::vector<Made> made;
     for (size_t i = 0; i < rotated_.size(); ++i) made.push_back(make(context, int(i), cos, sin));
     if (std::ranges::all_of(made, [](const Made& one) { return one.y.count() == 0; })) return;
+    require(made.front().x.shape.back() == made.back().x.shape.back(), "heads of ", made.front().x.shape.back(),
+            " values are rotated with heads of ", made.back().x.shape.back());
     dispatch(TypeList<float, Half, BFloat16>{}, made[0].y.type, [&]<class T> {
       if (made.size() == 1)
         launch<T, 1>(context, made, cos, sin);
@@ -243,16 +258,17 @@ class Rotation : public Op {
   Made make(Context& context, int i, const Heads& cos, const Heads& sin) const {
     const Rotated& how = rotated_[size_t(i)];
     const Heads x = heads_of(context, context.input(how.x), how.steps);
-    const Shape shape = broadcast(broadcast(x.shape, cos.shape), sin.shape);
-    require(x.shape.rank() == kRank && shape.rank() == kRank, "heads ", x.shape.str(), " are rotated by ",
-            cos.shape.str(), " and ", sin.shape.str(), "; they must have ", kRank, " dimensions");
-    const int64_t size = shape.back();
-    require(size % 2 == 0 && size <= kLargestRotatedHead && x.shape.back() == size && cos.shape.back() == size &&
-                sin.shape.back() == size,
-            "heads of ", x.shape.back(), " values are rotated by ", cos.shape.str(), " and ", sin.shape.str());
+    require(x.shape.rank() == kRank && cos.shape.rank() > 0 && sin.shape.rank() > 0, "heads ", x.shape.str(),
+            " are rotated by ", cos.shape.str(), " and ", sin.shape.str(), "; they must have ", kRank, " dimensions");
+    const int64_t size = cos.shape.back(), all = x.shape.back();
+    require(size > 0 && size % 2 == 0 && size <= kLargestRotatedHead && size <= all && sin.shape.back() == size,
+            "heads of ", all, " values are rotated by ", cos.shape.str(), " and ", sin.shape.str());
+    const Shape shape = broadcast(broadcast(x.shape.with(kRank - 1, size), cos.shape), sin.shape).with(kRank - 1, all);
     const Tensor* const gamma = context.find_input(how.gamma);
-    require(!gamma || gamma->shape == Shape{size}, "the norm of heads of ", size, " multiplies by ",
+    require(!gamma || (gamma->shape == Shape{size} && size == all), "the norm of heads of ", size, " multiplies by ",
             gamma ? gamma->shape.str() : "");
+    require(shape.rank() == kRank, "heads ", x.shape.str(), " are rotated by ", cos.shape.str(), " and ",
+            sin.shape.str(), ", which have more dimensions");
     std::vector<int64_t> dims;
     for (const int64_t axis : how.order) dims.push_back(shape[int(axis)]);
     Tensor y = context.output(i, Shape(dims));
@@ -266,22 +282,29 @@ class Rotation : public Op {
   template <class T, int kSides>
   static void launch(Context& context, const std::vector<Made>& made, const Heads& cos, const Heads& sin) {
     constexpr int kPack = device::pack_size<T>(), kThreads = 128;
-    const int64_t size = cos.shape.back();
-    const bool in_packs = size / 2 % kPack == 0 && cos.in_packs<T>() && sin.in_packs<T>() &&
+    const int64_t size = cos.shape.back(), all = made[0].x.shape.back(), rest = all - size;
+    const bool in_packs = size / 2 % kPack == 0 && rest % kPack == 0 && cos.in_packs<T>() && sin.in_packs<T>() &&
                           std::ranges::all_of(made, [&](const Made& one) {
                             return one.x.template in_packs<T>() && FloatsOr<T>::has_packs(one.gamma) &&
                                    device::is_pack_aligned<kPack>(one.y.template as<T>()) &&
-                                   one.y.count() / size < int64_t(1) << 31;
+                                   one.y.count() / all < int64_t(1) << 31;
                           });
     const auto with = [&]<int kOwn, int kLanes, int kKeep> {
       using Kernel = RotateViewed<T, kOwn, kLanes, kKeep, kSides>;
       using Values = typename Kernel::Values;
       using Index = typename Kernel::Index;
-      Kernel kernel{{}, 0, Values{cos.data}, Values{sin.data}, int(size / 2), int(size / 2 / kOwn), 1.f / float(size)};
+      Kernel kernel{{},
+                    0,
+                    Values{cos.data},
+                    Values{sin.data},
+                    int(size / 2),
+                    int(size / 2 / kOwn),
+                    int(rest / kOwn),
+                    1.f / float(size)};
       int64_t blocks = 0;
       for (size_t i = 0; i < kSides; ++i) {
         const auto& [x, gamma, y, wanted, how] = made[i];
-        const int64_t heads = y.count() / size, teams = kThreads / kLanes;
+        const int64_t heads = y.count() / all, teams = kThreads / kLanes;
         kernel.sides[i] = {Values{x.data},
                            Values{gamma},
                            y.template as<T>(),

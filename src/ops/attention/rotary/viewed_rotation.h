@@ -1,6 +1,7 @@
 // Heads rotated as models spell it out: x * cos + turned(x) * sin, where `turned` puts the second half of a head,
 // negated, before the first one. They are read where the nodes before would have taken them from, perhaps normed on the
-// way, and the result is written where the one behind them would have put it.
+// way, and the result is written where the one behind them would have put it. Heads larger than cosines and sines keep
+// what is behind the part that these rotate, and are not normed.
 #pragma once
 #include <memory>
 #include <optional>
