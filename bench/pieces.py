@@ -6,7 +6,8 @@ automatic graphs of their pieces, through run(None, feeds).
 
   detector   twelve convolutions of 64 channels, 320 × 320, and NonMaxSuppression
   voice      a network for each of two sampling rates, in an If, as silero-vad has them
-  decoding   greedily, twenty tokens, by a Loop whose body is a model of two layers
+  decoding   greedily, twenty tokens, by a Loop whose body is a model of two layers, with GroupQueryAttention
+  static     the same with a cache of a fixed size, and attention spelled out
   exported   an encoder's layer with dynamic axes, by torch's older exporter
 Medians in microseconds:
   apart      node by node, but for groups that are one (regions=0)
@@ -32,6 +33,7 @@ from models import es  # noqa: E402  (which have named the provider)
 from pieces import FLOAT, INT, some  # noqa: E402
 
 PAST = (1, pieces.HEADS, pieces.CAPACITY, pieces.WIDTH // pieces.HEADS)
+TOKENS = [{"k": np.array(20), "first": INT([[first]]), "past": np.zeros(PAST, FLOAT)} for first in (3, 7, 11)]
 VOICE = {"state": np.zeros((2, 1, 16), FLOAT), "rate": np.array(16000)}
 # Each model, and the feeds of runs that take turns.
 MODELS = {
@@ -40,10 +42,8 @@ MODELS = {
         [{"picture": some(1, 3, 320, 320, seed=seed), "threshold": FLOAT([0.5])} for seed in range(4)],
     ),
     "voice": (pieces.voice_activity, [{"x": some(1, 320, seed=seed), **VOICE} for seed in range(4)]),
-    "decoding": (
-        lambda: pieces.decoder(pieces.shared),
-        [{"k": np.array(20), "first": INT([[first]]), "past": np.zeros(PAST, FLOAT)} for first in (3, 7, 11)],
-    ),
+    "decoding": (lambda: pieces.decoder(pieces.shared), TOKENS),
+    "static": (lambda: pieces.decoder(pieces.fixed), TOKENS),
     "exported": (
         pieces.exported,
         [{"x": some(8, 16, 32, seed=seed), "mask": np.ones((8, 16), INT)} for seed in range(4)],

@@ -3,7 +3,8 @@
 //
 //     ./encore build cuda --target tile_gemm_bench && build/cuda/tile_gemm_bench [a part of the names] [seconds]
 //
-// A star is at the way that tile_gemm_way() takes. Ways whose results are not the library's are told of.
+// A star is at the way that tile_gemm_way() takes. Ways whose results are not the library's are told of. Convolutions
+// are those of channels last, of which cuDNN's best engine is timed.
 #include "ops/matmul/tile_gemm.h"
 
 #include <algorithm>
@@ -16,9 +17,11 @@
 #include <vector>
 
 #include "device/device.h"
+#include "device/dnn.h"
 #include "device/graph.h"
 #include "device/half.h"
 #include "device/memory.h"
+#include "ops/nn/convolve_tiles.h"
 
 namespace {
 
@@ -76,6 +79,42 @@ constexpr Problem kProblems[] = {
     {"whisper_tiny", 1500, 384, 1536, Kind::gelu},
     {"whisper_tiny", 1500, 1536, 384, Kind::none, false, true},
     {"whisper_tiny", 4, 384, 1536, Kind::gelu},
+};
+
+// Of pictures as high as wide, with windows of 3 x 3.
+struct PictureProblem {
+  const char* model;
+  int images, size, in_channels, out_channels, stride = 1;
+  Kind activation = Kind::relu;
+  bool adds = false;
+};
+constexpr PictureProblem kPictures[] = {
+    {"resnet50", 1, 56, 64, 64},
+    {"resnet50", 1, 56, 128, 128, 2},
+    {"resnet50", 1, 28, 128, 128},
+    {"resnet50", 1, 28, 256, 256, 2},
+    {"resnet50", 1, 14, 256, 256},
+    {"resnet50", 1, 14, 512, 512, 2},
+    {"resnet50", 1, 7, 512, 512},
+    {"resnet50", 4, 14, 256, 256},
+    {"resnet50", 4, 7, 512, 512},
+    {"resnet50", 8, 28, 128, 128},
+    {"resnet50", 8, 7, 512, 512},
+    {"resnet18", 1, 56, 64, 64, 1, Kind::relu, true},
+    {"resnet18", 1, 14, 256, 256, 1, Kind::relu, true},
+    {"densenet", 1, 56, 128, 32, 1, Kind::none},
+    {"densenet", 1, 28, 128, 32, 1, Kind::none},
+    {"densenet", 1, 14, 128, 32, 1, Kind::none},
+    {"densenet", 1, 7, 128, 32, 1, Kind::none},
+    {"mobilevit", 1, 32, 96, 96, 1, Kind::silu},
+    {"mobilevit", 1, 32, 192, 96, 1, Kind::silu},
+    {"mobilevit", 1, 16, 128, 128, 1, Kind::silu},
+    {"mobilevit", 1, 8, 160, 160, 1, Kind::silu},
+    {"efficientnet_v2", 1, 56, 48, 192, 2, Kind::silu},
+    {"vgg", 1, 224, 64, 64},
+    {"vgg", 1, 56, 256, 256},
+    {"vgg", 1, 14, 512, 512},
+    {"segformer", 1, 64, 64, 160, 2, Kind::none},
 };
 constexpr int kProducts = 40;  // of a graph
 
@@ -218,6 +257,69 @@ void run(Bench& bench, const Problem& p, device::Blas& blas, device::Blas& tuned
   std::fflush(stdout);
 }
 
+void run(Bench& bench, const PictureProblem& p, device::Dnn& dnn, Scratch& scratch) {
+  const int out = (p.size - 1) / p.stride + 1;
+  ops::ConvProblem problem{Type::f16, ops::Layout::channels_last, {}, p.images, p.in_channels, p.out_channels, 1,
+                           false};
+  for (const int d : {1, 2}) {
+    problem.window.in[d] = p.size, problem.window.out[d] = out, problem.window.kernel[d] = 3;
+    problem.window.stride[d] = p.stride, problem.window.before[d] = problem.window.after[d] = 1;
+  }
+  const int64_t x_values = int64_t(p.images) * p.size * p.size * p.in_channels, depth = int64_t(9) * p.in_channels;
+  const int64_t y_values = int64_t(p.images) * out * out * p.out_channels;
+  const Memory x(x_values), bias(p.out_channels), residual(y_values), y(y_values);
+  x.set(bench.stream, random_values(x_values, 1));
+  bias.set(bench.stream, random_values(p.out_channels, 1));
+  residual.set(bench.stream, random_values(y_values, 1));
+  const auto weights = random_values(depth * p.out_channels, 3 / std::sqrt(float(depth)));
+  std::vector<std::unique_ptr<Memory>> w;
+  for (int i = 0; i < kProducts; ++i) {
+    w.push_back(std::make_unique<Memory>(depth * p.out_channels));
+    w.back()->set(bench.stream, weights);
+  }
+  const void* const added = p.adds ? residual.at() : nullptr;
+  const auto data = [&](int i) { return ops::ConvData{x.at(), w[size_t(i)]->at(), bias.at(), y.at(), true}; };
+
+  const bool whole = p.activation == Kind::none || p.activation == Kind::relu;
+  device::Convolution convolution{.type = Type::f16,
+                                  .x = {p.images, p.in_channels, p.size, p.size},
+                                  .w = {p.out_channels, p.in_channels, 3, 3},
+                                  .y = {p.images, p.out_channels, out, out},
+                                  .pads_begin = {1, 1},
+                                  .pads_end = {1, 1},
+                                  .strides = {p.stride, p.stride},
+                                  .dilations = {1, 1}};
+  convolution.channels_last = true;
+  convolution.has_bias = whole, convolution.has_residual = whole && p.adds;
+  convolution.relu = p.activation == Kind::relu;
+  const auto prepared = dnn.prepare(bench.stream, convolution);
+  const double library = !prepared ? 0 : bench.us([&](int i) {
+    dnn.run(bench.stream, convolution, x.at(), w[size_t(i)]->at(), bias.at(), added, y.at(),
+            scratch.at_least(prepared->workspace_bytes));
+    if (!whole || !prepared->fused)
+      ops::finish(bench.stream, problem, int64_t(out) * out, {bias.at(), added, {p.activation}}, y.at());
+  });
+  const std::string name = std::string(p.model) + " " + std::to_string(p.images) + " x " + std::to_string(p.size) +
+                           "^2 x " + std::to_string(p.in_channels) + " to " + std::to_string(p.out_channels) +
+                           (p.stride == 2 ? " by 2" : "") + name_of(p.activation) + (p.adds ? " residual" : "");
+  std::printf("%-52s %8.2f %8s |", name.c_str(), library, "");
+  const auto wanted = y.values(bench.stream);
+  const ops::TileGemmWay taken = ops::tile_convolution_way(problem, {p.activation}, device::multiprocessors(0));
+  std::string wrong = ops::suits_tiles(problem, data(0), added) ? "" : " does not suit";
+  double best = 1e9;
+  for (int parts = 1; parts <= ops::kMostTileParts; parts *= 2) {
+    const double us = bench.us([&](int i) {
+      convolve_tiles(bench.stream, problem, data(i), {nullptr, added, {p.activation}}, {parts});
+    });
+    best = std::min(best, us);
+    std::printf(" %6.2f%c", us, parts == taken.parts ? '*' : ' ');
+    const double apart = difference(y.values(bench.stream), wanted);
+    if (!(apart < 4e-3)) wrong += " in " + std::to_string(parts) + " is " + std::to_string(apart) + " off";
+  }
+  std::printf(" | best %.2f%s\n", best, wrong.c_str());
+  std::fflush(stdout);
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -232,4 +334,7 @@ int main(int count, char** arguments) {
   std::printf(" |\n");
   for (const Problem& problem : kProblems)
     if (name_of(problem).find(only) != std::string::npos) run(bench, problem, blas, tuned, scratch);
+  device::Dnn dnn(0);
+  for (const PictureProblem& problem : kPictures)
+    if (std::string(problem.model).find(only) != std::string::npos) run(bench, problem, dnn, scratch);
 }

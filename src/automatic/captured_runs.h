@@ -7,6 +7,7 @@
 #include "automatic/longer.h"
 #include "automatic/runs.h"
 #include "device/error.h"
+#include "ops/room.h"
 
 namespace encore::automatic {
 
@@ -35,29 +36,38 @@ class OnCapture : public Run {
 };
 
 // Has its scratch where the plan says, and its border where the graph has it, outputs behind inputs.
-class CapturedRun final : public OnCapture<PlannedRun> {
+class CapturedRun final : public OnCapture<PlannedRun>, public ops::HasRoom {
  public:
+  // `counts` are for what is collected.
   CapturedRun(ops::Context& outer, const std::vector<Longer>& longer, const std::vector<void*>& at,
-              device::StreamRef stream, const Record& record, const MemoryPlan& plan, void* memory)
-      : OnCapture(stream, longer, at, outer, record, plan, memory) {}
+              device::StreamRef stream, const Record& record, const MemoryPlan& plan, void* memory, int64_t* counts)
+      : OnCapture(stream, longer, at, outer, record, plan, memory), counts_(counts) {}
   ops::Tensor output(int i, const ops::Shape& shape) override;
+  ops::Room room(int i, const ops::Parts& parts) override;
 
  private:
+  int64_t* const counts_;
+
   void* unplanned(size_t) override { fail(Code::internal, "its scratch is not that of the first run"); }
 };
 
 // Is for what it records: all ways between which data decides as the graph runs. Its capture is dropped.
-class Rehearsal final : public OnCapture<RecordedRun> {
+class Rehearsal final : public OnCapture<RecordedRun>, public ops::HasRoom {
  public:
   // Of a run that has been recorded with one of them.
   Rehearsal(ops::Context& outer, const std::vector<Longer>& longer, const std::vector<void*>& at,
-            device::StreamRef stream, const Record& one_way, size_t most)
-      : OnCapture(stream, longer, at, outer, most), one_way_(one_way) {}
+            device::StreamRef stream, const Record& one_way, size_t most);
   ~Rehearsal() override;
   ops::Tensor output(int i, const ops::Shape& shape) override;
+  ops::Room room(int i, const ops::Parts& parts) override;
+  void* scratch(size_t bytes) override;
+  bool is_too_long() { return record().is_too_long; }
 
  private:
+  ops::Tensor make(int i, const ops::Shape& shape);
+
   const Record& one_way_;
+  std::vector<void*> counts_;
   std::vector<std::optional<ops::Tensor>> outputs_;
 };
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "automatic/captured_runs.h"
+#include "automatic/collected.h"
 #include "device/device.h"
 #include "device/error.h"
 #include "device/label.h"
@@ -83,17 +84,16 @@ void RegionGraphs::run(ops::Context& outer) {
       goes_by_steps = !known;
     }
     has_room = known && store_.has_room(known->record.output_bytes + known->plan().bytes(), run.now);
-    for (int i = 0; has_room && store_.captures() && i < outer.output_count(); ++i) {
-      const auto& shape = known->record.outputs[size_t(i)];
-      run.at.push_back(shape ? outer.output(i, *shape).data : nullptr);
-    }
+    for (int i = 0; has_room && store_.captures() && i < outer.output_count(); ++i)
+      run.at.push_back(known->is_made_ahead(size_t(i)) ? outer.output(i, *known->record.outputs[size_t(i)]).data
+                                                       : nullptr);
   } catch (const Error&) {
     return program_.run(outer);  // the node inside that wants it fails, and has its name in the error
   }
   if (goes_by_steps) return run_step_by_step(run, &RegionReport::refused);
   if (!known) return record(run);
   if (!has_room) return run_step_by_step(run, &RegionReport::crowded);
-  store_.captures() ? run_with(run, *known) : run_as_planned(run, *known, &RegionReport::refused);
+  store_.captures() ? run_with(run, known) : run_as_planned(run, *known, &RegionReport::refused);
 }
 
 void RegionGraphs::lengthen(Run& run) {
@@ -104,7 +104,13 @@ void RegionGraphs::lengthen(Run& run) {
 }
 
 // By a graph, if there is one or can be.
-void RegionGraphs::run_with(const Run& run, const Known& known) {
+void RegionGraphs::run_with(const Run& run, const std::shared_ptr<const Known>& shared) {
+  const Known& known = *shared;
+  const auto inputs = size_t(run.outer.input_count());
+  if (may_be_lost(known.record, run.at, known.bytes, inputs)) {
+    note_refusal("an output lies where an input does, which a run that collects too much for its graph reads again");
+    return run_step_by_step(run, &RegionReport::refused);
+  }
   std::shared_ptr<Replay> replay, wanted;  // what is wanted is to be captured
   bool has_room = false;
   Count why = &RegionReport::moved;
@@ -117,6 +123,7 @@ void RegionGraphs::run_with(const Run& run, const Known& known) {
       if (!may_capture) return;
       for (const Longer& longer : run.longer) staged[size_t(longer.input)] = true;
       wanted = std::make_shared<Replay>(run.outer.stream(), run.outer.fault().cell, run.at, std::move(staged));
+      wanted->known = shared;
       wanted->copies = std::ranges::count(wanted->staged, true);
       wanted->spare = wanted->copies - int64_t(run.longer.size());
       has_room =
@@ -140,7 +147,11 @@ void RegionGraphs::run_with(const Run& run, const Known& known) {
       refuse(run, error);
     }
   }
-  replay ? launch(*replay, run, known) : run_as_planned(run, known, why);
+  if (!replay) return run_as_planned(run, known, why);
+  launch(*replay, run, known);
+  const Record& record = replay->known->record;
+  if (!record.collected.empty() && !give_out(run.outer, record, std::span(replay->at).subspan(inputs), replay->counts))
+    record_again(run);
 }
 
 RegionGraphs::Shapes& RegionGraphs::find(const Key& key, uint64_t now) {
@@ -236,6 +247,11 @@ std::shared_ptr<RegionGraphs::Replay> RegionGraphs::find_replay(Shapes& shapes, 
   return nullptr;
 }
 
+void RegionGraphs::note_refusal(const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  counts_.refusal = why;
+}
+
 void RegionGraphs::refuse(const Run& run, const std::exception& error) {
   const bool is_usable = device::clear_error(store_.device());
   const auto* const known_error = dynamic_cast<const Error*>(&error);
@@ -264,12 +280,26 @@ void RegionGraphs::record(const Run& run) {
       at.push_back(output.data);
     }
   });
+  Record& record = known->record;
+  if (record.of == Record::Of::one_way && record.is_too_long) record.scratch.clear(), record.is_too_long = false;
   const std::lock_guard lock(mutex_);
   ++counts_.first_runs;
   Shapes& shapes = find(run.key, 0);
   if (known->record.is_too_long) return note_too_long(shapes);
   shapes.known = std::move(known);
   was_seen(shapes, run.outer.stream(), at, *shapes.known);
+}
+
+// With more room for what it collects, of which there was more than its graphs have room for.
+void RegionGraphs::record_again(const Run& run) {
+  Run again = run;
+  again.at.resize(size_t(run.outer.input_count()));
+  std::vector<std::shared_ptr<Replay>> gone;  // let go of after the lock
+  {
+    const std::lock_guard lock(mutex_);
+    gone.swap(find(run.key, run.now).replays);
+  }
+  record(again);
 }
 
 // Many times what the nodes take if each runs once.
@@ -313,6 +343,8 @@ std::shared_ptr<const RegionGraphs::Known> RegionGraphs::rehearsed(const Run& ru
   const std::lock_guard lock(mutex_);
   Shapes& shapes = find(run.key, run.now);
   if (known->record.is_too_long) return note_too_long(shapes), nullptr;
+  const auto inputs = size_t(run.outer.input_count());
+  for (const Collected& collected : known->record.collected) known->bytes[inputs + collected.output] = 0;
   return shapes.known = std::move(known);
 }
 
@@ -323,11 +355,12 @@ Record RegionGraphs::rehearse(const Run& run, const Record& one_way) {
   Rehearsal rehearsal(run.outer, run.longer, run.at, stream, one_way, most_events());
   const profile::Timeline::Scope untimed(nullptr);
   const device::RehearsalScope scope;  // scratch is allocated, and kernels that have never run are loaded
-  captured_on(stream, rehearsal, [&] { program_.run(rehearsal); });
-  Record record = rehearsal.take();
-  record.of = Record::Of::all_ways;
-  record.outputs = one_way.outputs, record.types = one_way.types, record.output_bytes = one_way.output_bytes;
-  return record;
+  try {
+    captured_on(stream, rehearsal, [&] { program_.run(rehearsal); });
+  } catch (const std::exception&) {
+    if (!rehearsal.is_too_long()) throw;
+  }
+  return rehearsal.take();
 }
 
 void RegionGraphs::run_as_planned(const Run& run, const Known& known, Count why) {
@@ -358,20 +391,30 @@ void RegionGraphs::run_step_by_step(const Run& run, Count why) {
 }
 
 void RegionGraphs::capture(const Run& run, const Known& known, Replay& replay) {
+  const auto inputs = size_t(run.outer.input_count());
   size_t bytes = known.plan().bytes();
   std::vector<size_t> offsets;
   for (size_t i = 0; i < replay.at.size(); ++i) {
     offsets.push_back(bytes);
     if (replay.staged[i]) bytes += (known.bytes[i] + 255) / 256 * 256;
   }
+  for (const Collected& collected : known.record.collected) {
+    offsets[inputs + collected.output] = bytes;
+    bytes += (bytes_of_room(known.record, collected) + 255) / 256 * 256;
+  }
+  const size_t counts = bytes;
+  bytes += known.record.collected.size() * sizeof(int64_t);
   replay.workspace = store_.workspace(replay.stream, bytes);
+  replay.counts = reinterpret_cast<int64_t*>(replay.workspace->at() + counts);
   for (size_t i = 0; i < replay.at.size(); ++i)
-    if (replay.staged[i]) replay.at[i] = replay.workspace->at() + offsets[i];
+    if (replay.staged[i] || (i >= inputs && !known.is_made_ahead(i - inputs)))
+      replay.at[i] = replay.workspace->at() + offsets[i];
 
   const graph::capture_gate::Pass pass(std::try_to_lock);
   if (!pass) fail(Code::capture_failed, kHeldBack);
   GraphStore::LentStream stream(store_);
-  CapturedRun captured(run.outer, run.longer, replay.at, stream, known.record, known.plan(), replay.workspace->at());
+  CapturedRun captured(run.outer, run.longer, replay.at, stream, known.record, known.plan(), replay.workspace->at(),
+                       replay.counts);
   const profile::Node copying{device::Label::current(), "copies of what moves"};
   replay.graph = captured_on(stream, captured, [&] {
     if (store_.is_profiled()) replay.timeline = store_.recorder().timeline(stream, profile::Timeline::Of::graph);
@@ -417,84 +460,6 @@ void RegionGraphs::launch(Replay& replay, const Run& run, const Known& known) {
   profile::Steps steps;
   steps.next({nullptr, nullptr});  // the graph's nodes are on a timeline of their own
   replay.timeline->launch(replay.exec, replay.stream);
-}
-
-void RegionGraphs::note_padded() {
-  const std::lock_guard lock(mutex_);
-  ++counts_.padded;
-}
-
-bool RegionGraphs::is_used() const {
-  const std::lock_guard lock(mutex_);
-  return !is_part_ || !shapes_.empty();
-}
-
-RegionReport RegionGraphs::report() const {
-  const std::lock_guard lock(mutex_);
-  RegionReport report = counts_;
-  report.keys = shapes_.size();
-  for (const auto& [key, shapes] : shapes_) {
-    report.graphs += shapes.replays.size();
-    if (shapes.known) report.scratch_bytes = std::max(report.scratch_bytes, shapes.known->plan().bytes());
-  }
-  for (const Growth& growth : growths_)
-    if (!growth.lengths().empty()) report.lengths[growth.name()] = growth.lengths();
-  report.changing = changing();
-  if (!refusal_.empty()) report.refusal = refusal_;
-  return report;
-}
-
-std::set<std::string> RegionGraphs::changing() const {
-  std::set<std::string> found;
-  for (const auto& [key, shapes] : shapes_) {
-    auto one = shapes_.begin()->first.begin(), other = key.begin();
-    for (const std::string& input : inputs_) {
-      const int64_t rank = *one++, other_rank = *other++;
-      if (rank != other_rank) found.insert(input);
-      for (int64_t axis = 0; rank == other_rank && axis < rank; ++axis)
-        if (one[axis] != other[axis]) found.insert(text(input, "[", axis, "]"));
-      one += std::max<int64_t>(rank, 0), other += std::max<int64_t>(other_rank, 0);
-    }
-  }
-  return found;
-}
-
-// ---- for the store
-
-size_t RegionGraphs::kept() const {
-  const std::lock_guard lock(mutex_);
-  size_t kept = 0;
-  for (const auto& [key, shapes] : shapes_) kept += shapes.replays.size();
-  return kept;
-}
-
-std::optional<double> RegionGraphs::coldest(uint64_t now) const {
-  const std::lock_guard lock(mutex_);
-  std::optional<double> least;
-  for (const auto& [key, shapes] : shapes_)
-    if (!shapes.replays.empty()) least = std::min(least.value_or(shapes.heat.at(now)), shapes.heat.at(now));
-  return least;
-}
-
-std::shared_ptr<void> RegionGraphs::drop_coldest(uint64_t now) {
-  const std::lock_guard lock(mutex_);
-  Shapes* coldest = nullptr;
-  for (auto& [key, shapes] : shapes_)
-    if (!shapes.replays.empty() && (!coldest || shapes.heat.at(now) < coldest->heat.at(now))) coldest = &shapes;
-  if (!coldest) return nullptr;
-  const auto gone = std::move(coldest->replays.front());
-  coldest->replays.erase(coldest->replays.begin());
-  return gone;
-}
-
-void RegionGraphs::drop(device::StreamRef stream, std::vector<std::shared_ptr<void>>& gone) {
-  const std::lock_guard lock(mutex_);
-  const auto goes = [&](const auto& replay) { return !stream || replay->stream == stream; };
-  for (auto& [key, shapes] : shapes_) {
-    std::ranges::copy_if(shapes.replays, std::back_inserter(gone), goes);
-    std::erase_if(shapes.replays, goes);
-    if (stream) std::erase_if(shapes.sightings, [&](const Sighting& sighting) { return sighting.stream == stream; });
-  }
 }
 
 }  // namespace encore::automatic

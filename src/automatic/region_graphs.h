@@ -1,6 +1,7 @@
 // The graphs of one region: nobody asks for them. What has run once with the same shapes is captured when it comes
 // again, and replayed from then on.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <exception>
 #include <functional>
@@ -55,7 +56,12 @@ class RegionGraphs {
   // What is known of a set of shapes once it has run.
   struct Known {
     Record record;
-    std::vector<size_t> bytes;  // by tensor of the border
+    std::vector<size_t> bytes;  // by tensor of the border; zero of what is collected, which is given out afterwards
+    bool is_made_ahead(size_t output) const {
+      return record.outputs[output] && std::ranges::none_of(record.collected, [&](const Collected& collected) {
+               return collected.output == output;
+             });
+    }
     // Made when the shapes come again: many never do, and a plan takes longer than to record.
     const MemoryPlan& plan() const {
       std::call_once(planned_, [&] { plan_ = MemoryPlan(record.scratch); });
@@ -71,7 +77,9 @@ class RegionGraphs {
     const device::FaultCell* faults;
     Addresses at;              // what it was captured with
     std::vector<bool> staged;  // whether that is memory of its own, to be copied to or from
+    std::shared_ptr<const Known> known = {};
     std::shared_ptr<Workspace> workspace = {};
+    int64_t* counts = nullptr;                         // of what is collected
     std::shared_ptr<profile::Timeline> timeline = {};  // null if it was captured while nobody profiled
     device::Graph graph = {};
     device::GraphExec exec = {};
@@ -127,8 +135,9 @@ class RegionGraphs {
   static bool is_replaced(const Replay& replay, const Replay& by, const Known& known);
   void lengthen(Run& run);
   void keep(const std::shared_ptr<Replay>& replay, const Run& run, const Known& known);
-  void run_with(const Run& run, const Known& known);
+  void run_with(const Run& run, const std::shared_ptr<const Known>& shared);
   void record(const Run& run);
+  void record_again(const Run& run);
   void run_as_planned(const Run& run, const Known& known, Count why);
   void run_step_by_step(const Run& run, Count why);
   size_t most_events() const;
@@ -138,6 +147,7 @@ class RegionGraphs {
   template <class Captured>
   device::Graph captured_on(device::StreamRef stream, const Captured& run, const std::function<void()>& work);
   void refuse(const Run& run, const std::exception& error);
+  void note_refusal(const std::string& why);
   // What is copied in (and out) for a run.
   static std::vector<device::Copy> copies(const Replay& replay, const Run& run, const Known& known, bool in);
   static void launch(Replay& replay, const Run& run, const Known& known);

@@ -8,6 +8,13 @@
 
 namespace encore::automatic {
 
+// An output that is as long as data says.
+struct Collected {
+  size_t output;
+  ops::Shape of_none;  // its shape if nothing is collected
+  bool is_enough;      // there is never more than there is room for
+};
+
 // What a run with certain shapes of its inputs does, and the next ones with the same shapes will do again.
 struct Record {
   // With these shapes: each run goes so; data on the device decides, and one of the ways between which it does is so;
@@ -17,8 +24,9 @@ struct Record {
   Of of = Of::every_run;
   std::vector<ScratchEvent> scratch;
   std::vector<std::optional<ops::Shape>> outputs;
-  std::vector<ops::Type> types;  // of outputs
-  size_t output_bytes = 0;       // of those for which there was no memory yet
+  std::vector<ops::Type> types;      // of outputs
+  std::vector<Collected> collected;  // of outputs, whose shapes are those of the room for them
+  size_t output_bytes = 0;           // of those for which there was no memory yet
   bool is_too_long = false;
 };
 
@@ -66,6 +74,9 @@ class RecordedRun : public SameRun {
   void give_back(void* scratch) override;
   void read_back(void* host, const void* device, size_t bytes) override;
   bool is_planned() const override { return true; }
+
+ protected:
+  Record& record() { return record_; }
 
  private:
   void note(const ScratchEvent& event);

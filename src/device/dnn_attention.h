@@ -48,7 +48,8 @@ struct AttentionAddresses {
 // What cuDNN makes of a query that sees no key is not said: the caller sets these rows. During a capture a plan must be
 // there already: Error{capture_forbidden} asks for a warm-up with these shapes.
 std::optional<size_t> prepare_attention(Dnn& dnn, StreamRef stream, const FusedAttention& problem);
+// `is_cleared`: the workspace holds zeros, each time that what is captured now is replayed.
 void run_attention(Dnn& dnn, StreamRef stream, const FusedAttention& problem, const AttentionAddresses& addresses,
-                   void* workspace);
+                   void* workspace, bool is_cleared = false);
 
 }  // namespace encore::device

@@ -6,6 +6,7 @@
 
 #include "fuse/bounds.h"
 #include "fuse/links.h"
+#include "fuse/mask_windows.h"
 #include "fuse/padded_heads.h"
 #include "fuse/passes.h"
 #include "fuse/shape_symbols.h"
@@ -299,10 +300,13 @@ class Search {
         if (link.view) views[c]->insert(views[c]->begin(), *link.view);
       }
     }
-    made.inputs.push_back(core.mask);
     const bool is_float = match_.value(core.v).type == Type::f32;
-    if (core.is_masked() && !is_float) made.how.least = core.least;
-    made.how.sees = core.sees && !is_float && core.least == ops::kAnyNumber;
+    const auto window = is_float ? std::nullopt : window_of_mask(core);
+    made.inputs.push_back(window ? -1 : core.mask);
+    if (window) made.how.before = window->before, made.how.after = window->after;
+    const bool is_masked = core.is_masked() && !window;
+    if (is_masked && !is_float) made.how.least = core.least;
+    made.how.sees = is_masked && core.sees && !is_float && core.least == ops::kAnyNumber;
     made.how.zeros = is_float && core.zeros;
     // The second factor of their product is [.., size, row].
     std::vector<int64_t> swap(rank);
@@ -319,6 +323,13 @@ class Search {
     if (made.windows >= 0 && !is_of_one_batch(core.mask)) return std::nullopt;
     made.steps.assign(steps.begin(), steps.end());
     return made;
+  }
+  std::optional<MaskWindow> window_of_mask(const Core& core) const {
+    if (core.mask < 0 || core.windows >= 0 || match_.plan().is_group) return std::nullopt;
+    const auto* const mask = match_.value(core.mask).constant;
+    const auto &q = symbols_.dims(match_.step(core.product).inputs[0]), &y = symbols_.dims(core.v);
+    if (!mask || !q || !y) return std::nullopt;
+    return window_of(*mask, (*q)[q->size() - 2], (*y)[y->size() - 2]);
   }
   bool is_of_one_batch(int mask) const {
     const auto& dims = symbols_.dims(mask);

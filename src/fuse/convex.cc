@@ -11,8 +11,13 @@ namespace {
 
 class Search {
  public:
-  Search(const Makers& makers, const std::vector<bool>& fits)
-      : makers_(makers), fits_(fits), order_(running_order(makers)), levels_(makers.size()), leaders_(makers.size()) {
+  Search(const Makers& makers, const std::vector<bool>& fits, const Cuts& cuts)
+      : makers_(makers),
+        fits_(fits),
+        cuts_(cuts),
+        order_(running_order(makers)),
+        levels_(makers.size()),
+        leaders_(makers.size()) {
     find_levels();
     join();
   }
@@ -49,10 +54,10 @@ class Search {
  private:
   static constexpr int kNever = std::numeric_limits<int>::max();
 
-  int changes(int from, int to) const { return fits_[size_t(from)] != fits_[size_t(to)]; }
+  int changes(int from, int to) const { return fits_[size_t(from)] != fits_[size_t(to)] || cuts_.contains({from, to}); }
 
-  // Counts how often a path to the node has changed between nodes that fit and others. Nodes that fit, are joined by
-  // values and have the same count can be one: a path that leaves them comes to higher counts only.
+  // Counts how often a path to the node has changed between nodes that fit and others, or was cut. Nodes that fit, are
+  // joined by values and have the same count can be one: a path that leaves them comes to higher counts only.
   void find_levels() {
     for (int n : order_)
       for (int from : makers_[size_t(n)])
@@ -73,6 +78,7 @@ class Search {
 
   const Makers& makers_;
   const std::vector<bool>& fits_;
+  const Cuts& cuts_;
   const std::vector<int> order_;
   std::vector<int> levels_, leaders_;  // by node; a leader stands for its set
 };
@@ -101,8 +107,9 @@ std::vector<int> running_order(const Makers& makers) {
   return order;
 }
 
-std::vector<std::vector<int>> convex_sets(const Makers& makers, const std::vector<bool>& fits, When when) {
-  Search search(makers, fits);
+std::vector<std::vector<int>> convex_sets(const Makers& makers, const std::vector<bool>& fits, When when,
+                                          const Cuts& cuts) {
+  Search search(makers, fits, cuts);
   if (when == When::late) search.delay();
   return search.sets();
 }

@@ -52,8 +52,6 @@ void Iterations::let_go(const Tensor& value) {
 
 void Iterations::join(size_t i, const std::vector<Tensor>& parts, const Shape& unmade, bool is_reversed) {
   const Shape shape = parts.empty() ? unmade : parts[0].shape;
-  std::vector<int64_t> dims(shape.dims().begin(), shape.dims().end());
-  dims.insert(dims.begin(), int64_t(parts.size()));
   std::vector<const void*> from;
   for (const Tensor& part : parts) {
     require(part.shape == shape, "an output that is collected over the iterations has shape ", shape.str(),
@@ -61,7 +59,7 @@ void Iterations::join(size_t i, const std::vector<Tensor>& parts, const Shape& u
     from.push_back(part.data);
   }
   if (is_reversed) std::ranges::reverse(from);
-  const Tensor to = BodyRun::output(int(values_.size() + i), Shape(dims));
+  const Tensor to = BodyRun::output(int(values_.size() + i), many(int64_t(parts.size()), shape));
   if (to.bytes()) ops::concatenate(stream(), from, to.bytes() / from.size(), to.data);
   for (auto part = parts.rbegin(); part != parts.rend(); ++part) let_go(*part);  // the latest are found first
 }

@@ -9,6 +9,13 @@
 
 namespace encore::fuse {
 
+// Of so many of these.
+inline Shape many(int64_t count, const Shape& part) {
+  std::vector<int64_t> dims(part.dims().begin(), part.dims().end());
+  dims.insert(dims.begin(), count);
+  return Shape(dims);
+}
+
 // Values go on from each iteration to the next, the first ones that the body makes, and others are collected.
 class Iterations : public BodyRun {
  public:

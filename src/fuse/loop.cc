@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <limits>
 
 #include "device/conditional.h"
 #include "fuse/iterations.h"
 #include "ops/control/iterations.h"
+#include "ops/room.h"
 #include "ops/shape/strided.h"
 #include "profile/timeline.h"
 
@@ -13,6 +15,19 @@ namespace {
 Shape shape_of_one(const Plan& body, int value) {
   const auto& dims = body.values[size_t(value)].dims;
   return dims && dims->size() == 1 ? Shape({1}) : Shape();
+}
+
+// Whether the body's next condition is the one that it is given, or always holds.
+bool hands_on_condition(const Plan& body) {
+  for (int value = body.outputs.at(0);;) {
+    if (value == body.inputs.at(1)) return true;
+    if (const Tensor* const constant = body.values[size_t(value)].constant)
+      return constant->count() == 1 && *constant->as<const bool>();
+    const auto makes = [&](const Step& step) { return std::ranges::count(step.outputs, value) > 0; };
+    const auto step = std::ranges::find_if(body.steps, makes);
+    if (step == body.steps.end() || !step->is_operator() || step->node->op_type() != "Identity") return false;
+    value = step->inputs.at(0);
+  }
 }
 
 // Has the iteration's number and the condition on the host.
@@ -83,7 +98,8 @@ class Loop final : public Repeated {
   const Shape number_shape_, condition_shape_;
 };
 
-// Has these on the device.
+// Has these on the device. What is collected is as long as the host says, if it has the count and no condition ends the
+// loop before; otherwise a graph has room for it.
 class LoopByData final : public Repeated {
  public:
   explicit LoopByData(Plan& plan)
@@ -96,9 +112,10 @@ class LoopByData final : public Repeated {
                                     static_cast<bool*>(context.scratch(sizeof(bool))),
                                     static_cast<bool*>(context.scratch(sizeof(bool)))};
     ops::begin_iterations(context.stream(), cells, limits);
-    if (captures(context)) return capture(context, cells, limits);
+    const bool may_run = (limits.count || limits.count_on_host > 0) && (limits.condition || limits.condition_on_host);
+    if (may_run && captures(context)) return capture(context, cells, limits);
     Counted<Iterations> run(*this, cells, context, kOwn, types_, carried_);
-    while (read_back(context, cells.goes_on)) {
+    while (may_run && read_back(context, cells.goes_on)) {
       run.begin();
       run.run(*body_, false);
       ops::end_iteration(context.stream(), cells, limits);
@@ -110,9 +127,12 @@ class LoopByData final : public Repeated {
   static constexpr int kOwn = 2;  // as Loop's
 
   LoopByData(Plan& plan, Shape number, Shape condition)
+      : LoopByData(plan, number, condition, hands_on_condition(plan)) {}
+  LoopByData(Plan& plan, Shape number, Shape condition, bool is_counted)
       : Repeated(plan, 1, plan.inputs.size() - plan.outer_inputs - kOwn),
         number_shape_(number),
-        condition_shape_(condition) {}
+        condition_shape_(condition),
+        is_counted_(is_counted) {}
 
   // A body's run with the iteration's number and the condition.
   template <class Run>
@@ -145,27 +165,33 @@ class LoopByData final : public Repeated {
     bool reads_condition_ = false;
   };
 
-  // A body that is captured once: values go on by copies to where each iteration has them.
+  // A body that is captured once: values go on by copies to where each iteration has them, and so does what is
+  // collected.
   class CapturedIteration : public BodyRun {
    public:
     CapturedIteration(ops::Context& outer, device::StreamRef stream, const std::vector<Type>& types,
                       const std::vector<Tensor>& values)
-        : BodyRun(outer, stream, kOwn, types), values_(values), made_(values.size()) {}
+        : BodyRun(outer, stream, kOwn, types), values_(values), made_(types.size()) {}
     const Tensor* find_input(int i) override {
       return size_t(i) < values_.size() ? &values_[size_t(i)] : BodyRun::find_input(i);
     }
     Tensor output(int i, const Shape& shape) override {
-      if (size_t(i) >= values_.size()) fail(Code::capture_forbidden, "data decides how much a loop collects");
-      if (shape != values_[size_t(i)].shape)
+      if (size_t(i) < values_.size() && shape != values_[size_t(i)].shape)
         fail(Code::capture_forbidden, "a value of a loop whose end data decides begins with shape ",
              values_[size_t(i)].shape.str(), " and goes on with ", shape.str());
       Tensor& made = made_[size_t(i)];
-      if (!made.data) made = in_scratch(i, shape);
+      if (made.type == Type::undefined) made = in_scratch(i, shape);
+      if (made.shape != shape)
+        fail(Code::internal, "output ", i, " of a body has shape ", made.shape.str(), " and ", shape.str());
       return made;
+    }
+    const Tensor& made(size_t i) const {
+      if (made_[i].type == Type::undefined) fail(Code::internal, "a body has not made its output ", i);
+      return made_[i];
     }
     void hand_on() {
       for (size_t i = 0; i < values_.size(); ++i)
-        ops::copy_bytes(stream(), made_[i].data, values_[i].data, int64_t(made_[i].bytes()));
+        ops::copy_bytes(stream(), made(i).data, values_[i].data, int64_t(made(i).bytes()));
     }
 
    private:
@@ -173,7 +199,26 @@ class LoopByData final : public Repeated {
     std::vector<Tensor> made_;
   };
 
-  void capture(ops::Context& context, const ops::IterationCells& cells, const ops::IterationLimits& limits) const {
+  // Room for what the iterations collect; none for what nobody wants.
+  std::vector<ops::Room> rooms(ops::Context& context, const CapturedIteration& iteration,
+                               const ops::IterationLimits& limits) const {
+    const bool is_known = is_counted_ && !limits.count && !limits.condition;
+    std::vector<ops::Room> found(unmade_.size());
+    for (size_t c = 0; c < found.size(); ++c) {
+      const int output = int(carried_ + c);
+      if (!context.wants_output(output)) continue;
+      const Shape& part = iteration.made(carried_ + c).shape;
+      if (is_known)
+        found[c].parts = context.output(output, many(limits.count_on_host, part));
+      else
+        found[c] = ops::room_in(
+            context, output,
+            {part, many(0, unmade_[c]), limits.count ? std::numeric_limits<int64_t>::max() : limits.count_on_host});
+    }
+    return found;
+  }
+
+  void capture(ops::Context& context, const ops::IterationCells& cells, ops::IterationLimits limits) const {
     have_inputs(context, kOwn);
     BodyRun results(context, kOwn, types_);
     std::vector<Tensor> values;
@@ -182,14 +227,24 @@ class LoopByData final : public Repeated {
       values.push_back(results.output(int(i), begins.shape));
       ops::copy_bytes(context.stream(), begins.data, values[i].data, int64_t(begins.bytes()));
     }
+    std::vector<ops::Room> collected;
     device::capture_while(context.stream(), cells.goes_on, [&](device::StreamRef stream) {
       const profile::Timeline::Scope untimed(nullptr);  // as in branches
       Counted<CapturedIteration> iteration(*this, cells, context, stream, types_, values);
       body_->run(iteration);
       if (iteration.reads_another_shape()) fail(Code::capture_forbidden, "the condition of a loop changes its shape");
       iteration.hand_on();
+      collected = rooms(context, iteration, limits);
+      for (size_t c = 0; c < collected.size(); ++c) {
+        const Tensor& part = iteration.made(carried_ + c);
+        if (!collected[c].parts.data) continue;
+        ops::collect(stream, cells, part.data, collected[c].parts.data, part.bytes());
+        if (collected[c].count) limits.room = std::min(limits.room, collected[c].parts.shape[0]);
+      }
       ops::end_iteration(stream, cells, limits);
     });
+    for (const ops::Room& room : collected)
+      if (room.count) ops::tell_count(context.stream(), cells, limits, room.count);
   }
 
   template <class T>
@@ -204,6 +259,7 @@ class LoopByData final : public Repeated {
   }
 
   const Shape number_shape_, condition_shape_;
+  const bool is_counted_;  // no condition ends it
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "fuse/padding.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "fuse/row_rules.h"
@@ -18,19 +19,52 @@ class Walk {
   }
 
   PaddedAxes run() {
-    for (size_t v = 0; v < plan_.values.size(); ++v)
-      if (plan_.values[v].is_constant) set(int(v), {});
-    for (int input : plan_.inputs) set(input, rows_of(input));
-    for (int step = 0; step < match_.size(); ++step) {
-      infer_dims(match_, step);
-      note_volumes(match_.step(step));
-      follow(step);
-    }
+    std::vector<Axes> inputs;
+    for (int input : plan_.inputs) inputs.push_back(rows_of(input));
+    follow_all(inputs);
     return {axes_of(plan_.inputs), axes_of(plan_.outputs), std::move(masked_), std::move(lookups_)};
+  }
+
+  // What others make has the dimension where its dimensions have the name.
+  std::map<int, std::string> refused() {
+    std::map<int, std::string> refused;
+    std::vector<Axes> inputs;
+    for (int input : plan_.inputs) inputs.push_back(named_rows_of(input));
+    follow_all(inputs, [&](int step, const Error& error) {
+      if (!match_.step(step).bodies.empty()) refused[step] = error.what();
+      for (int output : match_.step(step).outputs)
+        if (output >= 0) set(output, named_rows_of(output));
+    });
+    return refused;
   }
 
  private:
   using Axes = std::vector<Rows>;  // of a value: each is for itself
+  using Refused = std::function<void(int step, const Error& error)>;
+
+  // From what the inputs have, those in host memory behind the others.
+  void follow_all(const std::vector<Axes>& inputs, const Refused& refused = {}) {
+    for (size_t v = 0; v < plan_.values.size(); ++v)
+      if (plan_.values[v].is_constant) set(int(v), {});
+    const size_t count = plan_.inputs.size();
+    for (size_t i = 0; i < inputs.size(); ++i)
+      set(i < count ? plan_.inputs[i] : plan_.host_inputs[i - count], inputs[i]);
+    for (int step = 0; step < match_.size(); ++step) try {
+        follow(step);
+      } catch (const Error& error) {
+        if (!refused) throw;
+        refused(step, error);
+      }
+  }
+  void follow(int step) {
+    infer_dims(match_, step);
+    const Step& one = match_.step(step);
+    if (one.compiled) return follow_compiled(one);
+    if (!one.bodies.empty()) return follow_bodies(one);
+    note_volumes(one);
+    follow_operator(step);
+  }
+
   static bool is_sized(const Axes& axes) { return !axes.empty() && axes[0].axis == kSized; }
   struct Made {
     Axes axes;
@@ -38,14 +72,21 @@ class Walk {
     std::optional<Lookup> lookup;
   };
 
-  Axes rows_of(int input) const {
-    const Value& value = plan_.values[size_t(input)];
+  Axes rows_of(int v) const {
+    const Value& value = plan_.values[size_t(v)];
     Axes axes;
     for (size_t i = 0; value.dims && i < value.dims->size(); ++i)
       if ((*value.dims)[i] == known_.dim) axes.emplace_back(int(i), Beside());
     if (axes.size() > 1) fail(Code::not_supported, "'", value.name, "' has the dimension '", name_, "' twice");
     if (!axes.empty()) check_is_whole(value);
     return axes;
+  }
+  Axes named_rows_of(int value) const {
+    try {
+      return rows_of(value);
+    } catch (const Error&) {
+      return {};
+    }
   }
   static void check_is_whole(const Value& value) {
     if (device::is_packed(value.type)) fail(Code::not_supported, "'", value.name, "' has several elements in a byte");
@@ -78,7 +119,7 @@ class Walk {
         known_.volumes[dim] = *volumes[i];
   }
 
-  void follow(int at) {
+  void follow_operator(int at) {
     const Step& step = match_.step(at);
     bool is_sized_one = false, has_rows = false;
     for (int v : step.inputs)
@@ -95,6 +136,129 @@ class Walk {
       if (made.lookup) lookups_[at] = *made.lookup;
       set(output, std::move(made.axes));
     }
+  }
+
+  // Nothing else is along the axes.
+  static bool are_whole(const Axes& axes) {
+    return is_sized(axes) || std::ranges::all_of(axes, [](const Rows& rows) { return rows.beside == Beside(); });
+  }
+  static bool are_same(const Axes& one, const Axes& other) {
+    return is_sized(one) == is_sized(other) && std::ranges::is_permutation(one, other, {}, &Rows::axis, &Rows::axis);
+  }
+  const Axes& axes(int value) const {
+    static const Axes none;
+    return value < 0 ? none : known_.rows[size_t(value)];
+  }
+
+  void follow_compiled(const Step& step) {
+    const auto* const part = dynamic_cast<const CompiledPart*>(step.compiled.get());
+    const PaddedAxes* const own = part ? part->padded_axes(name_) : nullptr;
+    bool is_sized_one = false;
+    for (size_t i = 0; i < step.inputs.size(); ++i) {
+      const Axes& found = axes(step.inputs[i]);
+      const int wanted = own ? own->inputs[i] : kUnpadded;
+      const bool fits = wanted >= 0       ? found.size() == 1 && found[0].axis == wanted && are_whole(found)
+                        : is_sized(found) ? own == nullptr
+                                          : found.empty();
+      if (!fits) fail(Code::not_supported, part ? part->nodes() : "a part", " has it otherwise than its inputs tell");
+      is_sized_one |= is_sized(found);
+    }
+    for (size_t i = 0; i < step.outputs.size(); ++i)
+      if (step.outputs[i] >= 0)
+        set(step.outputs[i], own && own->outputs[i] >= 0 ? Axes{Rows(own->outputs[i], Beside())}
+                             : is_sized_one              ? Axes{kSized}
+                                                         : Axes());
+  }
+
+  // Both branches have the rows where the other one has them, and a loop has them where it had them before.
+  void follow_bodies(const Step& step) {
+    const auto refuse = [&](const std::string& why) { seen(step, {}).refuse(why); };
+    const bool is_loop = is_onnx(*step.node, "Loop"), is_scan = is_onnx(*step.node, "Scan");
+    const size_t own = is_scan ? 0 : is_loop ? 2 : 1;
+    for (size_t i = 0; i < own; ++i)
+      if (const Axes& told = axes(step.inputs[i]); !told.empty())
+        refuse(is_sized(told) ? "goes by its length" : "goes by its rows");
+    std::vector<Axes> inputs;
+    for (size_t i = own; i < step.inputs.size(); ++i) {
+      inputs.push_back(axes(step.inputs[i]));
+      if (!are_whole(inputs.back())) refuse("has it inside of an axis");
+    }
+    const Plan& first = *step.bodies[0].plan;
+    const size_t scanned = size_t(is_scan ? step.node->get_int("num_scan_inputs", 0) : 0);
+    const size_t told = is_loop && first.by_data ? 2 : 0;  // on the device: the iteration's number and the condition
+    const size_t carried = own == 1 ? 0 : first.inputs.size() - first.outer_inputs - scanned - told;
+    for (size_t i = 0; i < carried + scanned; ++i) move(inputs[i], i < carried ? 0 : -1, step);
+    const std::vector<Axes> begins(inputs.begin(), inputs.begin() + ptrdiff_t(carried));
+    if (is_loop) inputs.insert(inputs.begin() + ptrdiff_t(told ? 0 : first.inputs.size()), 2, Axes());
+    std::vector<Outgoing> made = through(step.bodies[0], inputs);
+    if (is_loop && !made[0].axes.empty()) refuse("may end by its length, or by its rows");
+    if (is_loop) made.erase(made.begin());
+    for (size_t i = 0; i < carried; ++i)
+      if (!are_same(begins[i], made[i].axes)) refuse(text("hands on its value ", i, " otherwise than it begins"));
+    for (size_t i = 0; i < made.size(); ++i) {
+      const bool is_collected = own != 1 && i >= carried;
+      move(made[i].axes, is_collected, step);
+      if (is_collected && made[i].rank) ++*made[i].rank;
+    }
+    for (size_t b = 1; b < step.bodies.size(); ++b) {
+      std::vector<Outgoing> others = through(step.bodies[b], inputs);
+      for (size_t i = 0; i < made.size(); ++i) {
+        move(others[i].axes, 0, step);
+        if (!are_same(made[i].axes, others[i].axes))
+          refuse(text("has it otherwise in output ", i, " of one branch than of the other"));
+        if (made[i].rank != others[i].rank) made[i].rank.reset();
+      }
+    }
+    for (size_t i = 0; i < step.outputs.size(); ++i)
+      if (const int output = step.outputs[i]; output >= 0) {
+        tell_rank(plan_.values[size_t(output)], made[i].rank);
+        set(output, std::move(made[i].axes));
+      }
+  }
+  // onnxruntime often knows nothing of what comes out of a node with bodies.
+  void tell_rank(Value& value, std::optional<size_t> rank) {
+    if (value.dims || !rank) return;
+    value.dims.emplace(*rank);
+    for (int64_t& dim : *value.dims) dim = plan_.symbols->add("");
+  }
+  // Of their values nothing is known that may be otherwise in another iteration or branch.
+  void move(Axes& axes, int by, const Step& step) const {
+    for (Rows& rows : axes) {
+      if (rows.axis == kSized) continue;
+      if (rows.count) seen(step, {}).refuse("hands on the numbers of its rows");
+      rows = {rows.axis + by, Beside()};
+      if (rows.axis < 0) seen(step, {}).refuse("goes along it");
+    }
+  }
+
+  struct Outgoing {
+    Axes axes;
+    std::optional<size_t> rank;
+  };
+  // What comes out of a body. Masks are inputs of the plan, and come to none.
+  std::vector<Outgoing> through(const Body& body, const std::vector<Axes>& inputs) const {
+    Plan plan = *body.plan;
+    forget(plan, name_);
+    const int64_t dim = plan.symbols->add(name_);
+    Walk inside(std::move(plan), name_, dim, known_.longest);
+    inside.follow_all(inputs);
+    for (const auto& [mask, steps] : inside.masked_)
+      inside.seen(inside.match_.step(steps[0]), {}).refuse("brings its rows together in a body");
+    std::vector<Outgoing> made;
+    for (int output : inside.plan_.outputs) {
+      const Value& value = inside.plan_.values[size_t(output)];
+      made.push_back({inside.axes(output), value.dims ? std::optional(value.dims->size()) : std::nullopt});
+      if (!are_whole(made.back().axes))
+        fail(Code::not_supported, "the output '", value.name, "' of a body has '", name_, "' inside of an axis");
+    }
+    return made;
+  }
+  // A body may have the name for something else.
+  static void forget(Plan& plan, const std::string& name) {
+    for (Value& value : plan.values)
+      for (size_t i = 0; value.dims && i < value.dims->size(); ++i)
+        if (int64_t& dim = (*value.dims)[i]; plan.symbols->has_name(dim) && plan.symbols->name(dim) == name)
+          dim = plan.symbols->add("");
   }
 
   // An axis of an input, by its place among that one's.
@@ -211,6 +375,17 @@ class Walk {
   std::map<int, Lookup> lookups_;
 };
 
+// What has been compiled with masks runs by itself alone.
+void check_bodies(const Step& step) {
+  for (const Body& body : step.bodies)
+    for (const Step& inner : body.plan->steps) {
+      check_bodies(inner);
+      if (const auto* const part = dynamic_cast<const CompiledPart*>(inner.compiled.get()); part && part->has_masks())
+        fail(Code::not_supported, part->nodes(), ", in a body of ", ops::label_of(*step.node),
+             ", brings rows together, which masks keep apart there");
+    }
+}
+
 }  // namespace
 
 bool PaddedAxes::any() const {
@@ -225,9 +400,22 @@ std::optional<int64_t> find_dim(const Plan& plan, const std::string& name) {
 }
 
 PaddedAxes padded_axes(Plan plan, const std::string& dim, int64_t longest) {
+  for (const Step& step : plan.steps) check_bodies(step);
   const auto symbol = find_dim(plan, dim);
   if (!symbol) return {std::vector<int>(plan.inputs.size(), -1), std::vector<int>(plan.outputs.size(), -1), {}, {}};
   return Walk(std::move(plan), dim, *symbol, longest).run();
+}
+
+std::map<int, std::string> refused_bodies(Plan plan, const std::string& dim, int64_t longest) {
+  std::map<int, std::string> refused;
+  const auto symbol = find_dim(plan, dim);
+  if (symbol) refused = Walk(plan, dim, *symbol, longest).refused();
+  for (size_t step = 0; step < plan.steps.size(); ++step) try {
+      check_bodies(plan.steps[step]);
+    } catch (const Error& error) {
+      refused.emplace(int(step), error.what());
+    }
+  return refused;
 }
 
 }  // namespace encore::fuse

@@ -39,11 +39,22 @@ struct PaddedAxes {
   bool any() const;
 };
 
+// What has been compiled before, as a part of a body, and is told by whom.
+class CompiledPart {
+ public:
+  virtual ~CompiledPart() = default;
+  virtual const std::string& nodes() const = 0;                             // from the first to the last
+  virtual const PaddedAxes* padded_axes(const std::string& dim) const = 0;  // null: nothing of it has the dimension
+  virtual bool has_masks() const = 0;                                       // of any dimension, as further inputs
+};
+
 // The symbol of the dimension that has this name where the plan's inputs have it.
 std::optional<int64_t> find_dim(const Plan& plan, const std::string& name);
 
 // Of the dimension that has this name where the plan's inputs have it, and becomes at most so long.
 // Error{not_supported} names the node of which nobody knows that it leaves rows apart.
 PaddedAxes padded_axes(Plan plan, const std::string& dim, int64_t longest);
+// Of steps with bodies, in a plan of which the others need not pass: why they don't.
+std::map<int, std::string> refused_bodies(Plan plan, const std::string& dim, int64_t longest);
 
 }  // namespace encore::fuse

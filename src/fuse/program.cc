@@ -3,13 +3,16 @@
 #include <algorithm>
 #include <cstring>
 
+#include "device/clear_ahead.h"
 #include "device/label.h"
 #include "device/memory.h"
 #include "fuse/control_flow.h"
+#include "ops/bound_alone.h"
 #include "ops/host_arithmetic.h"
 #include "ops/host_values.h"
 #include "ops/inner_context.h"
 #include "ops/registry.h"
+#include "ops/room.h"
 #include "ops/shape/strided.h"
 #include "profile/timeline.h"
 
@@ -28,6 +31,8 @@ const ops::OpRow& row_of(const NodeInfo& node, bool has_bodies) {
   return *row;
 }
 
+size_t whole_pieces(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
 Shape with_channels(const Shape& shape, std::span<const int64_t> order) {
   return Shape(permuted({shape.dims().begin(), shape.dims().end()}, order));
 }
@@ -37,6 +42,7 @@ class Prepared final : public ops::Op {
  public:
   explicit Prepared(std::shared_ptr<const ops::Op> op) : op_(std::move(op)) {}
   void run(ops::Context& context) const override { op_->run(context); }
+  size_t cleared_bytes() const override { return op_->cleared_bytes(); }
 
  private:
   const std::shared_ptr<const ops::Op> op_;
@@ -55,6 +61,12 @@ Program::Program(Plan plan) : plan_(std::move(plan)), places_(plan_.values.size(
   }
   const std::vector<int> host_inputs = plan_.host_inputs;
   for (Step& step : plan_.steps) add(step);
+  size_t most = 0;
+  for (const Action& action : actions_) {
+    const size_t bytes = whole_pieces(action.op->cleared_bytes());
+    most = std::max(most, bytes), cleared_bytes_ += bytes;
+  }
+  if (cleared_bytes_ == most) cleared_bytes_ = 0;
   std::vector<size_t> last(places_.size());
   for (size_t a = 0; a < actions_.size(); ++a)
     for (const auto* values : {&actions_[a].inputs, &actions_[a].outputs})
@@ -93,9 +105,9 @@ void Program::add(Step& step) {
   };
   if (row) {
     mark(row->host_inputs, action.host_inputs);
-    if (has_bodies)
-      for (size_t i = 0; i < action.host_inputs.size(); ++i)
-        action.host_inputs[i] = action.host_inputs[i] && is_on_host(step.inputs[i]);
+    for (size_t i = 0; i < action.host_inputs.size(); ++i)
+      if (action.host_inputs[i] && (has_bodies || ops::is_bound_alone(*step.node, int(i))))
+        action.host_inputs[i] = is_on_host(step.inputs[i]);
     mark(row->host_outputs, action.host_outputs);
     action.alias = row->alias;
   }
@@ -173,9 +185,26 @@ class Program::Running {
         outer_(outer),
         on_device_(program.places_.size()),
         on_host_(program.places_.size()),
-        memory_(program.places_.size()) {}
+        memory_(program.places_.size()) {
+    if (program.cleared_bytes_ == 0) return;
+    cleared_ = static_cast<char*>(outer.scratch(program.cleared_bytes_));
+    clears_ = device::clear_ahead(outer.stream(), cleared_, program.cleared_bytes_);
+  }
 
   ops::Context& outer() { return outer_; }
+
+  // A part of what is cleared ahead, if there is as much left.
+  std::optional<ops::Context::Cleared> take_cleared(size_t bytes) {
+    const size_t whole = whole_pieces(bytes);
+    if (program_.cleared_bytes_ - cleared_taken_ < whole) return std::nullopt;
+    char* const at = cleared_ + cleared_taken_;
+    cleared_taken_ += whole;
+    return ops::Context::Cleared{at, bool(clears_)};
+  }
+  void finish() {
+    if (cleared_taken_ == 0) device::leave_out(outer_.stream(), clears_);
+    if (cleared_) outer_.give_back(cleared_);
+  }
 
   const Tensor* find(int value, Where where) { return where == Where::host ? on_host(value) : on_device(value); }
 
@@ -196,6 +225,12 @@ class Program::Running {
       slot->data = like >= 0 ? share(like, value) : take(value, slot->bytes());
     }
     return *slot;
+  }
+
+  ops::Room room(int value, const ops::Parts& parts) {
+    const int output = program_.places_[size_t(value)].output;
+    if (output < 0) fail(Code::internal, "what is as long as data says is read where nobody waits for that");
+    return ops::room_in(outer_, output, parts);
   }
 
   // Outputs that are made on the host are wanted on the device.
@@ -289,9 +324,12 @@ class Program::Running {
   std::vector<std::optional<Tensor>> on_device_, on_host_;  // by value
   std::vector<Memory> memory_;
   std::vector<std::vector<char>> on_host_memory_;
+  char* cleared_ = nullptr;
+  device::ClearNode clears_;
+  size_t cleared_taken_ = 0;
 };
 
-class Program::ActionContext final : public ops::InnerContext {
+class Program::ActionContext final : public ops::InnerContext, public ops::HasRoom {
  public:
   ActionContext(Running& running, const Action& action)
       : InnerContext(running.outer()), running_(running), action_(action) {}
@@ -317,6 +355,7 @@ class Program::ActionContext final : public ops::InnerContext {
     if (value < 0) return {Type::undefined, where, shape, nullptr};
     return running_.make(value, action_.types[size_t(i)], shape, where, input < 0 ? -1 : action_.inputs[size_t(input)]);
   }
+  ops::Room room(int i, const ops::Parts& parts) override { return running_.room(action_.outputs[size_t(i)], parts); }
   device::FaultRef fault() override {
     device::FaultRef fault = outer_.fault();
     if (action_.fault_number) fault.node = action_.fault_number;
@@ -324,6 +363,10 @@ class Program::ActionContext final : public ops::InnerContext {
   }
   bool wants_output(int i) const override { return i < output_count() && action_.outputs[size_t(i)] >= 0; }
   void* scratch(size_t bytes) override { return bytes ? scratch_.emplace_back(outer_.scratch(bytes)) : nullptr; }
+  Cleared cleared_scratch(size_t bytes) override {
+    const auto taken = running_.take_cleared(bytes);
+    return taken ? *taken : Cleared{scratch(bytes), false};
+  }
   void give_back(void* block) override {
     if (!block) return;
     scratch_.erase(std::next(std::find(scratch_.rbegin(), scratch_.rend(), block)).base());
@@ -352,6 +395,7 @@ void Program::run(ops::Context& context) const {
     running.deliver(action);
     for (int value : action.last_read) running.forget(value);
   }
+  running.finish();
 }
 
 }  // namespace encore::fuse

@@ -99,6 +99,12 @@ class Context {
   virtual StreamRef stream() const = 0;
   // Device memory for this run's launches; aligned to 256 bytes. Null for zero bytes.
   virtual void* scratch(size_t bytes) = 0;
+  // The same. If it is cleared, a graph that is captured clears it ahead, at each launch, for all that want that.
+  struct Cleared {
+    void* at;
+    bool is_cleared;
+  };
+  virtual Cleared cleared_scratch(size_t bytes) { return {scratch(bytes), false}; }
   // What is launched from now on may overwrite what scratch() gave. What nobody gives back lasts until the run's end.
   virtual void give_back(void* /*scratch*/) {}
   virtual device::Blas& blas() = 0;
@@ -150,6 +156,8 @@ class Op {
  public:
   virtual ~Op() = default;
   virtual void run(Context& context) const = 0;
+  // How much cleared scratch a run may want.
+  virtual size_t cleared_bytes() const { return 0; }
   // Called once and before any run, for what the op keeps on the device beside constants.
   virtual void prepare(Prepack& /*prepack*/) {}
   // Offers an input which is a constant of the model, once and before any run. If the op keeps what it needs of it, in

@@ -11,6 +11,7 @@
 #include "graph/capture_gate.h"
 #include "memory/streams.h"
 #include "one_run.h"
+#include "ops/room.h"
 
 namespace encore::automatic::tests {
 namespace {
@@ -189,6 +190,110 @@ TEST_F(ByDataTest, ARehearsalWaitsUntilCapturesGoOn) {
   for (int i = 0; i < 40; ++i) EXPECT_EQ(run(i % 2 ? -1 : 1), wanted(i % 2 ? -1 : 1));
   EXPECT_EQ(graphs.report().captures, 1);
   EXPECT_GT(graphs.report().replays, 10);
+}
+
+struct Fill {
+  const float* x;
+  float* parts;
+  int64_t* count;
+  int64_t room;
+  // As many as x says, each of which is its number.
+  DEVICE_FN void operator()(int64_t i) const {
+    if (i < int64_t(*x)) parts[i] = float(i);
+    if (i == 0) *count = int64_t(*x) <= room ? int64_t(*x) : -1;
+  }
+};
+
+// Its output is as long as x says.
+class AsLongAs final : public ops::Op {
+ public:
+  void run(ops::Context& context) const override {
+    ++runs;
+    const float* const x = context.input(0).as<float>();
+    int64_t count = 0;
+    if (context.stream().capture_status() != device::CaptureStatus::none) {
+      const ops::Room room = ops::room_in(context, 0, {{}, Shape{0, 7}, most});
+      count = room.parts.count();
+      device::for_each_index(context.stream(), count, Fill{x, room.parts.as<float>(), room.count, count});
+    } else {
+      float read = 0;
+      context.read_back(&read, x, sizeof read);
+      count = int64_t(read);
+      auto* const told = static_cast<int64_t*>(context.scratch(sizeof(int64_t)));
+      const Tensor to = context.output(0, count ? Shape{count} : Shape{0, 7});
+      device::for_each_index(context.stream(), count, Fill{x, to.as<float>(), told, count});
+    }
+  }
+  mutable int runs = 0;
+  int64_t most = std::numeric_limits<int64_t>::max();
+};
+
+class CollectedTest : public testing::Test {
+ protected:
+  CollectedTest() { memory::enlist(stream); }
+  ~CollectedTest() override {
+    store.forget(stream);
+    memory::delist(stream);
+  }
+  class GrownRun final : public OneRun {
+   public:
+    using OneRun::OneRun;
+    Tensor output(int i, const Shape& shape) override {
+      made = shape;
+      return OneRun::output(i, shape);
+    }
+    Shape made;
+  };
+  Shape run(float count, DeviceArray<float>& to) {
+    to.upload(stream, std::vector<float>(to.size(), -1));
+    x.upload(stream, {count});
+    GrownRun run(*arena, stream, x, to);
+    graphs.run(run);
+    std::vector<float> wanted(to.size(), -1);
+    std::iota(wanted.begin(), wanted.begin() + int(count), 0.f);
+    if (&to != &x) EXPECT_EQ(to.download(stream), wanted);
+    return run.made;
+  }
+
+  std::shared_ptr<memory::Arena> arena = std::make_shared<memory::Arena>(0, memory::Settings{}, "the test");
+  device::Stream stream{0};
+  DeviceArray<float> x{1}, y{std::vector<float>(100)}, z{std::vector<float>(100)};
+  GraphStore store{0, arena, 32};
+  AsLongAs op;
+  RegionGraphs graphs{{"the op", 1, {"x"}, {}}, op, store};
+};
+
+TEST_F(CollectedTest, AsMuchComesOutAsThereIs) {
+  for (const float count : {3.f, 5.f, 16.f, 1.f, 7.f}) EXPECT_EQ(run(count, y), Shape{int64_t(count)});
+  EXPECT_EQ(run(0, y), (Shape{0, 7}));
+  EXPECT_EQ(run(4, z), Shape{4});
+  EXPECT_EQ(op.runs, 3);  // a first one, a rehearsal and a capture
+  EXPECT_EQ(graphs.report().captures, 1);
+  EXPECT_EQ(graphs.report().replays, 5);
+}
+
+TEST_F(CollectedTest, ARunThatLacksRoomIsDoneAgainAndTheNextOnesHaveIt) {
+  for (const float count : {3.f, 5.f, 17.f, 32.f, 1.f, 32.f}) EXPECT_EQ(run(count, y), Shape{int64_t(count)});
+  EXPECT_EQ(graphs.report().first_runs, 2);
+  EXPECT_EQ(graphs.report().captures, 2);
+  EXPECT_EQ(graphs.report().graphs, 1u);
+  for (const float count : {33.f, 64.f, 64.f}) EXPECT_EQ(run(count, y), Shape{int64_t(count)});
+  EXPECT_EQ(graphs.report().first_runs, 3);
+  EXPECT_EQ(graphs.report().captures, 3);
+}
+
+TEST_F(CollectedTest, NoRunLacksRoomIfTheHostKnowsHowMuchThereIsAtMost) {
+  op.most = 40;
+  for (const float count : {3.f, 5.f, 40.f, 17.f, 0.f}) run(count, y);
+  EXPECT_EQ(graphs.report().first_runs, 1);
+  EXPECT_EQ(graphs.report().captures, 1);
+}
+
+TEST_F(CollectedTest, RunsMayBeginWithNone) {
+  EXPECT_EQ(run(0, y), (Shape{0, 7}));
+  for (const float count : {3.f, 16.f, 2.f}) EXPECT_EQ(run(count, y), Shape{int64_t(count)});
+  EXPECT_EQ(graphs.report().first_runs, 1);
+  EXPECT_EQ(graphs.report().captures, 1);
 }
 
 class RegionGraphsTest : public testing::Test {

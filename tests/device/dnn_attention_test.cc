@@ -9,6 +9,7 @@
 #include <limits>
 #include <random>
 
+#include "device/clear_ahead.h"
 #include "device/device.h"
 #include "device/error.h"
 #include "device/graph.h"
@@ -144,7 +145,7 @@ struct OnDevice {
         query_lengths(c.query_lengths),
         key_lengths(c.key_lengths),
         workspace(workspace_bytes) {}
-  void run(Dnn& dnn, StreamRef stream) {
+  void run(Dnn& dnn, StreamRef stream, void* cleared = nullptr) {
     run_attention(dnn, stream, p,
                   {.q = q.data(),
                    .k = k.data(),
@@ -153,7 +154,7 @@ struct OnDevice {
                    .query_lengths = query_lengths.data(),
                    .key_lengths = key_lengths.data(),
                    .y = y.data()},
-                  workspace.data());
+                  cleared ? cleared : workspace.data(), cleared != nullptr);
   }
 };
 
@@ -266,6 +267,44 @@ TEST_F(DnnAttentionTest, CapturesOnlyWhatWasPrepared) {
   on_device.v.upload(stream, second.v);
   exec.launch(stream);
   second.expect_equal(on_device.y.download(stream));
+}
+
+// What it clears for itself at each call, a graph clears once for all, at each launch.
+TEST_F(DnnAttentionTest, WorkspacesAreClearedAhead) {
+  constexpr size_t kPiece = 256;
+  const Case<Half> first(sized(Type::f16, 2, 4, 4, 256, 256, 64)), second(first.p, {}, 50);
+  const auto bytes = prepare_attention(dnn, stream, first.p);
+  ASSERT_TRUE(bytes);
+  ASSERT_LE(*bytes, kPiece);
+  OnDevice<Half> one(first, *bytes), other(first, *bytes);
+  one.run(dnn, stream);
+  const DeviceArray<char> cleared(2 * kPiece);
+  const auto captured = [&](bool ahead) {
+    begin_capture(stream, CaptureMode::thread_local_);
+    const ClearNode node = clear_ahead(stream, cleared.data(), 2 * kPiece);
+    EXPECT_TRUE(node);
+    one.run(dnn, stream, ahead ? cleared.data() : nullptr);
+    other.run(dnn, stream, ahead ? cleared.data() + kPiece : nullptr);
+    if (!ahead) leave_out(stream, node);
+    return end_capture(stream);
+  };
+  const Graph each = captured(false), ahead = captured(true);
+  const auto fills = [](const Graph& graph) {
+    return std::ranges::count(graph.nodes(), NodeKind::fill, &GraphNode::kind);
+  };
+  EXPECT_EQ(each.size() - size_t(fills(each)), ahead.size() - size_t(fills(ahead)));
+  EXPECT_EQ(fills(ahead), 1);
+  std::cout << "  " << fills(each) << " fills in two calls, and " << fills(ahead) << " ahead\n";
+  const GraphExec exec = ahead.instantiate();
+  for (const Case<Half>* const now : {&second, &first}) {
+    one.q.upload(stream, now->q);
+    one.k.upload(stream, now->k);
+    one.v.upload(stream, now->v);
+    exec.launch(stream);
+    exec.launch(stream);
+    now->expect_equal(one.y.download(stream));
+    first.expect_equal(other.y.download(stream));
+  }
 }
 
 TEST_F(DnnAttentionTest, SaysWhatItDoesNotServe) {

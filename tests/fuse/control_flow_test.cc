@@ -294,6 +294,54 @@ TEST(ControlFlow, DataDecidesHowOftenABodyRuns) {
   }
 }
 
+// As often as a constant says, by a graph that has the body once; what it collects is read behind.
+constexpr const char* kCountedLoop = R"(
+in x: f32[n]
+const times: i64 = 3
+y: f32[n], all: f32[?, n] = Loop(times, _, x, x) body {
+  by data
+  in i: i64
+  in c: bool
+  in a: f32[n]
+  in outer x: f32[n]
+  d: bool = Identity(c)
+  b: f32[n] = Add(a, x)
+  e: f32[n] = Neg(a)
+  out d
+  out b
+  out e
+}
+z: f32[?, n] = Abs(all)
+out y
+out z
+)";
+
+TEST(ControlFlow, ACountedLoopCollectsAsMuchAsTheHostKnows) {
+  const Prepared program(kCountedLoop);
+  const std::vector<Array> inputs{row({1, -2})}, wanted{row({4, -8}), {Shape{3, 2}, {1, 2, 2, 4, 3, 6}}};
+  EXPECT_EQ(program.run(inputs, 4), wanted);
+  EXPECT_EQ(program.replay(inputs), wanted);
+  std::string none(kCountedLoop);
+  none.replace(none.find("= 3"), 3, "= 0");
+  const std::vector<Array> nothing{row({1, -2}), {Shape{0, 0}, {}}};
+  EXPECT_EQ(Prepared(none).run(inputs), nothing);
+  EXPECT_EQ(Prepared(none).replay(inputs), nothing);
+}
+
+TEST(ControlFlow, WhatDataCollectsHasNoRoomWhereNobodyFetchesIt) {
+  std::string text(kCountedLoop);
+  text.replace(text.find("Identity(c)"), 11, "Less(i, i)");
+  text.resize(text.find("z: "));
+  text += "out y\nout all\n";
+  EXPECT_EQ(Prepared(text).run({row({1})}, 2), (std::vector{row({2}), Array{Shape{1, 1}, {-1}}}));
+  try {
+    Prepared(text).replay({row({1})});
+    FAIL() << "data decides";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::capture_forbidden);
+  }
+}
+
 TEST(ControlFlow, APlanByDataIsReadAsItIsWritten) {
   const std::string text = text_of(plan_from(kLoopByData));
   EXPECT_NE(text.find("by data"), std::string::npos);

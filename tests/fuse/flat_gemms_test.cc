@@ -42,6 +42,21 @@ out y
 )");
 }
 
+// Heads may have been put into rows at once.
+TEST(FlatGemms, MayHaveCutRows) {
+  EXPECT_EQ(after("flat_gemms", replaced(replaced(kFlat, "x: f16[b, n, 2]", "x: f16[b, n, 3, 4]"), "const w: f16[2, 8]",
+                                         "const w: f16[12, 8]")),
+            R"(in x: f16[b, n, 3, 4]
+const "'s shape": i64[3] = [0, 0, 12]
+const w: f16[12, 8]
+const c: f16[8]
+"flat as they were": f16[b, n, 12] = Reshape(x, "'s shape")
+"y without its bias": f16[b, n, 8] = MatMul("flat as they were", w)  # "product"
+y: f16[b, n, 8] = Add("y without its bias", c)  # "rows as they were"
+out y
+)");
+}
+
 // Others may read the rows in two dimensions.
 TEST(FlatGemms, SeveralHaveTheSameRows) {
   const std::string made = after("flat_gemms", replaced(kFlat, "out y", R"(others: f16[m, 8] = Gemm(flat, w, c)
@@ -65,6 +80,8 @@ TEST(FlatGemms, StayOtherwise) {
   stays("y: f16[b, n, 8]", "y: f16[n, 8]");
   stays("y: f16[b, n, 8]", "y: f16");
   stays("x: f16[b, n, 2]", "x: f16[b, n, 1]");
+  stays("x: f16[b, n, 2]", "x: f16[b, n, ?, 2]");
+  stays("x: f16[b, n, 2]", "x: f16[n, 1, 2]");
   stays("x: f16[b, n, 2]", "x: f16");
   stays("w, c)", "w, c) {transB = 1}");
   stays("w, c)", "w, c) {transA = 1}");

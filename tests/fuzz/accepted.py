@@ -14,4 +14,5 @@ class Accepted:
     reason: str
     # Of values: which elements are excused, an array that broadcasts to the result. Of anything else: whether it is.
     when: Callable = lambda finding: True
-    drawn: bool = False  # what the node makes is left to chance, so that no two sessions agree; `when` says whether
+    # What the node makes is left to chance, so that no two sessions agree; `when` says whether.
+    drawn: bool = dataclasses.field(default=False, kw_only=True)

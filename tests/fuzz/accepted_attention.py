@@ -1,7 +1,7 @@
 """The same as accepted_onnx.py, of attention, linear attention too."""
 
-from accepted import DECLINED, REFUSED, SERVED, Accepted
-from symptoms import contents, is_empty, mask_is_short, mask_is_wide, says
+from accepted import DECLINED, REFUSED, SERVED, SHAPE, Accepted
+from symptoms import contents, has, is_empty, mask_is_short, mask_is_wide, says
 from symptoms_of_attention import do_not_fit, has_other_lengths
 
 ACCEPTED = [
@@ -51,6 +51,13 @@ ACCEPTED = [
     Accepted("Attention", REFUSED, "the CPU EP overlooks lengths of batches that there are not", has_other_lengths),
     Accepted("Attention", DECLINED, "a scale that is none", says("it must be above zero and finite")),
     Accepted("Attention", DECLINED, "a cap below zero, or none", says("it must be finite and not negative")),
+    Accepted("LinearAttention", DECLINED, "longer keys than Encore has room for", says("256 is the most")),
+    Accepted(
+        "GroupQueryAttention",
+        SHAPE,
+        "caches of a type of their own, which present ones have, too; a hostile node has others",
+        lambda f: f.output > 0 and has(f, 2 + f.output) and f.got.dtype == contents(f, 2 + f.output).dtype,
+    ),
     Accepted("LinearAttention CausalConvWithState", SERVED, "the CPU EP keeps one state alone", says("state_w")),
     Accepted(
         "Attention RotaryEmbedding",

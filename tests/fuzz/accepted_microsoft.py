@@ -24,6 +24,7 @@ from symptoms_of_values import (
     cancels,
     has_vast_attribute,
     near_a_sigmoid,
+    overflows_by_its_scale,
     scales_are_far_apart,
     transposes_beside_vector,
 )
@@ -54,6 +55,12 @@ ACCEPTED = [
     ),
     Accepted("QLinearSigmoid", VALUES, "the CPU EP's sigmoid is a polynomial", by_one),
     Accepted("QLinearSoftmax QLinearAveragePool", VALUES, "sums of floats in another order", by_one),
+    Accepted(
+        "QLinearSoftmax",
+        VALUES,
+        "a scale of zero has the CPU EP convert infinity, which C++ leaves open",
+        overflows_by_its_scale,
+    ),
     Accepted(
         "QLinearAdd QLinearMul QLinearAveragePool QLinearSigmoid",
         VALUES,
@@ -196,6 +203,24 @@ ACCEPTED = [
         rounds_what_it_turns,
     ),
     Accepted("GroupQueryAttention", DECLINED, "a cap or scale that is none", says("they must be finite")),
+    Accepted(
+        "GroupQueryAttention",
+        DECLINED,
+        "caches of another type than the query, which a hostile node has",
+        says("without k_quant_type they must be of one type"),
+    ),
+    Accepted(
+        "TreeEnsemble",
+        SERVED,
+        "a number of targets that is not given is none to the CPU EP",
+        lambda f: "n_targets" not in f.node.attrs and says("n_targets_or_classes_ > 0")(f),
+    ),
+    Accepted(
+        "TreeEnsembleRegressor TreeEnsembleClassifier",
+        SERVED,
+        "the CPU EP takes the lowest 32 bits of a node's number",
+        lambda f: says("is already there")(f) and max(map(abs, f.node.attrs["nodes_nodeids"])) >= 2**31,
+    ),
     Accepted("GroupQueryAttention", DECLINED, "a window below zero", says("local_window_size is -")),
     Accepted("MultiHeadAttention", DECLINED, "a scale that is none", says("they must be numbers")),
     Accepted(

@@ -10,6 +10,7 @@ from symptoms import (
     contents,
     has,
     has_nan,
+    has_vast_direction,
     in_another_session,
     is_empty,
     of_nothing,
@@ -20,6 +21,8 @@ from symptoms import (
 from symptoms_of_images import (
     by_a_policy_from_the_end,
     dilated,
+    has_fifth_dimension,
+    has_negative_size,
     pads_a_whole_window,
 )
 
@@ -36,6 +39,7 @@ ACCEPTED = [
         "the CPU EP has to know the ranks of what the body makes before it runs; Encore takes what comes",
         says("Subgraph must have the shape"),
     ),
+    Accepted("Scan", REFUSED, "of a direction the CPU EP takes the lowest 32 bits", has_vast_direction),
     Accepted(
         "MatMulInteger",
         SERVED,
@@ -135,7 +139,13 @@ ACCEPTED = [
     ),
     Accepted("Resize", SERVED, "the CPU EP interpolates between fewer dimensions", says("ScalesValidation")),
     Accepted("Resize", REFUSED, "the CPU EP overlooks scales beyond the dimensions", says("scales has")),
-    Accepted("LayerNormalization", REFUSED, "the CPU EP overlooks a bias without elements", says("bias [0] cannot")),
+    Accepted("Resize", REFUSED, "a negative size, which a policy passes over", has_negative_size),
+    Accepted(
+        "LayerNormalization",
+        REFUSED,
+        "the CPU EP overlooks a bias without elements",
+        lambda f: says("cannot be broadcast")(f) and has(f, 2) and contents(f, 2).size == 0,
+    ),
     Accepted(
         "Concat QLinearConcat",
         REFUSED,
@@ -180,6 +190,12 @@ ACCEPTED = [
         SERVED,
         "weights that no count is multiplied by",
         lambda f: f.node.attrs.get("mode") == "TF" and says("weights_.size()")(f),
+    ),
+    Accepted(
+        "TfIdfVectorizer",
+        DECLINED,
+        "n-grams of one column with weights of their own",
+        says("are counted in one column"),
     ),
     Accepted("TfIdfVectorizer", REFUSED, "the CPU EP takes a single number", says("has shape []; one or two")),
     Accepted("Dropout", REFUSED, "the CPU EP reads the first of many", says("training_mode must be one bool")),
@@ -343,7 +359,13 @@ ACCEPTED = [
         lambda f: abs(f.node.attrs.get("axis", 0)) >= 2**31 and says("is outside [-")(f),
     ),
     Accepted("Unique", SHAPE, "numbers from elsewhere that are no longer alike", in_another_session),
-    Accepted("Conv", REFUSED, "the CPU EP overlooks strides beyond the dimensions", says("strides has")),
+    Accepted(
+        "Conv ConvInteger",
+        REFUSED,
+        "the CPU EP overlooks strides beyond the dimensions",
+        says("strides has"),
+    ),
+    Accepted("RoiAlign", REFUSED, "the CPU EP overlooks a fifth dimension", has_fifth_dimension),
     Accepted("RoiAlign", REFUSED, "an image of nothing", says("has nothing to pool")),
     Accepted("RoiAlign", REFUSED, "more samples a bin than Encore takes", says("(limit 4096)")),
     Accepted(

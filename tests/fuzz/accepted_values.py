@@ -14,6 +14,7 @@ from symptoms import (
     trembles,
 )
 from symptoms_of_images import (
+    as_normalized_in_doubles,
     at_a_tie,
     between_far_pixels,
     crops_what_keeps_its_size,
@@ -203,7 +204,7 @@ ACCEPTED = [
         drawn=True,
     ),
     Accepted(
-        "LSTM GRU RNN",
+        "LSTM GRU RNN DynamicQuantizeLSTM",
         VALUES,
         "factors that are not given are none to the CPU EP",
         lacks_factors,
@@ -241,7 +242,7 @@ ACCEPTED = [
     Accepted("Einsum", VALUES, "the CPU EP adds up large integers as floats", as_by_onnx),
     Accepted("Resize", VALUES, "the nearest of two pixels that are as near depends on rounding", at_a_tie),
     Accepted(
-        f"{POOLS} Conv",
+        f"{POOLS} Conv ConvInteger",
         VALUES,
         "the CPU EP pads to the same size without dilations, and by less than nothing where windows leave gaps",
         pads_the_same,
@@ -327,8 +328,7 @@ ACCEPTED = [
         "LRN",
         VALUES,
         "the CPU EP takes the squares of channels that are passed off its sum, and large ones leave their rounding",
-        as_by_onnx,
-        as_in_doubles,
+        as_normalized_in_doubles,
     ),
     Accepted(
         "LSTM GRU RNN",

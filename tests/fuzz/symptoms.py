@@ -2,6 +2,7 @@
 differ, but for the rest, agree with what the reason says."""
 
 import dataclasses
+import re
 
 import numpy as np
 from compare import allowed, reached
@@ -155,6 +156,12 @@ def is_empty(finding):
 
 def has_nan(finding):
     return any(np.isnan(array).any() for array in floats(finding))
+
+
+def has_vast_direction(finding):
+    """Of a Scan, one that is 0 or 1 in its lowest 32 bits alone."""
+    told = re.search(r"scan_(?:in|out)put_directions has (-?\d+); 0 or 1 is wanted", finding.text)
+    return told and int(told[1]) % 2**32 in (0, 1)
 
 
 def of_nothing(finding):

@@ -1,7 +1,7 @@
 """The same as symptoms.py, of images and windows that slide over them."""
 
 import numpy as np
-from symptoms import as_by_onnx, as_of, contents, gap, made_by_onnx, made_of
+from symptoms import as_by_onnx, as_of, contents, gap, is_near, made_by_onnx, made_of
 
 
 def between_far_pixels(finding):
@@ -136,6 +136,16 @@ def by_a_policy_from_the_end(finding):
     return attrs.get("keep_aspect_ratio_policy", "stretch") != "stretch" and min(attrs.get("axes", [0])) < 0
 
 
+def has_negative_size(finding):
+    """Of a Resize that has a policy."""
+    policy = finding.node.attrs.get("keep_aspect_ratio_policy", "stretch")
+    return policy != "stretch" and "sizes: -" in finding.text
+
+
+def has_fifth_dimension(finding):
+    return contents(finding).ndim > 4 and "batch, channels, height and width" in finding.text
+
+
 def has_flat_channels(finding):
     """Channels of which all values are nearly the same, or vary so little that a difference of squares has few digits:
     no further apart than that makes it."""
@@ -144,6 +154,18 @@ def has_flat_channels(finding):
     most = np.abs(x).max(axis=axes, keepdims=True)
     variance = x.var(axis=axes, keepdims=True) + finding.node.attrs.get("epsilon", 1e-5)
     return (np.ptp(x, axis=axes, keepdims=True) <= 3e-3 * most) | (gap(finding) * variance <= 2e-7 * scale * most**2)
+
+
+def as_normalized_in_doubles(finding):
+    """Where LRN's result is that of doubles, with the squares of each window added up anew."""
+    attrs, x = finding.node.attrs, contents(finding).astype(np.float64)
+    size, squares = attrs["size"], np.zeros_like(x)
+    for channel in range(x.shape[1]):
+        first = max(0, channel - (size - 1) // 2)
+        squares[:, channel] = (x[:, first : channel + size // 2 + 1] ** 2).sum(axis=1)
+    with np.errstate(all="ignore"):
+        root = (attrs.get("bias", 1.0) + attrs.get("alpha", 1e-4) / size * squares) ** attrs.get("beta", 0.75)
+        return is_near(finding, x / root)
 
 
 def on_the_edge(finding):

@@ -421,6 +421,20 @@ def has_no_scale(finding):
     return ~((scale > 0) & np.isfinite(scale)) | ~np.isfinite(x)
 
 
+def overflows_by_its_scale(finding):
+    """Of QLinearSoftmax, by whose scale each probability is infinite: where it is the type's largest value, or the
+    least, as no number is where a power vanishes in floats."""
+    with np.errstate(all="ignore"):
+        if 1 / np.asarray(contents(finding, 3)).reshape(-1)[0] != np.inf:
+            return False
+    attrs, x = finding.node.attrs, contents(finding).astype(np.float64)
+    axis = attrs.get("axis", -1 if attrs["opset"] >= 13 else 1) % x.ndim
+    rows = axis if attrs["opset"] >= 13 else tuple(range(axis, x.ndim))
+    powers = (x.max(axis=rows, keepdims=True) - x) * np.abs(contents(finding, 1))
+    info = np.iinfo(finding.got.dtype)
+    return (powers < 104) & (finding.got == info.max) | (powers > 87) & (finding.got == info.min)
+
+
 def indices_between_integers(finding):
     """Of OneHot."""
     indices = contents(finding)

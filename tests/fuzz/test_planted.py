@@ -6,6 +6,7 @@ import floor
 import fuzz
 import numpy as np
 import onnxruntime as ort
+import propose_flow
 import pytest
 import trial
 from accepted import DECLINED, SHAPE, VALUES
@@ -318,29 +319,79 @@ def test_terms_are_as_large_whatever_the_sign_of_their_sum():
         assert not compare._wrong(reference, arrays, 0, wanted + np.float32(1e-2), wanted).any()
 
 
+class Chain:
+    """Of nodes that read what was made before."""
+
+    def __init__(self):
+        self.sketch = Sketch(Draw(1), 20, alone=False)
+        self.new = self.sketch.new
+        self.case = None
+
+    def add(self, op, *inputs, domain="", **told):
+        sketch = self.sketch
+        sketch.domain, sketch.op, sketch.row = domain, op, compose.row_of((domain, op), sketch.opset)
+        node = sketch.node(*inputs, **told)
+        if self.case is None:
+            self.case = plain(compose.case_of(sketch, node))
+        else:
+            assert compose._take(self.case, sketch, node)
+        assert self.case.known and not self.case.refused, self.case.refused
+        return node.outputs[0]
+
+
 # ---- sizes
 
 
 @needs_a_sturdy_reference
 def test_sizes_may_depend_on_last_digits(monkeypatch):
     """The CPU EP's Selu of a number near zero is zero."""
-    sketch = Sketch(Draw(1), 20, alone=False)
-
-    def node(op, *inputs, **told):
-        sketch.domain, sketch.op = "", op
-        sketch.row = compose.row_of(("", op), 20)
-        return sketch.node(*inputs, **told)
-
-    case = compose.case_of(sketch, node("Selu", sketch.new(np.array([-1e-9, -1, -1]), "float")))
-    assert compose._take(case, sketch, node("NonZero", *sketch.nodes[-1].outputs, types=["int64"]))
-    (places,) = sketch.nodes[-1].outputs
+    chain = Chain()
+    selu = chain.add("Selu", chain.new(np.array([-1e-9, -1, -1]), "float"))
+    places = chain.add("NonZero", selu, types=["int64"])
     assert places.array.shape == (1, 2)
-    assert compose._take(case, sketch, node("Sub", places, sketch.new(np.array([5, 6]), "int64")))
-    outcome = trial.try_case(plain(case))
+    chain.add("Sub", places, chain.new(np.array([5, 6]), "int64"))
+    case = chain.case
+    outcome = trial.try_case(case)
     assert outcome.finding is None and outcome.accepted == ["a size depends on values, of which the last digits differ"]
     monkeypatch.setattr(trial, "reason_for", lambda finding: None)
     finding = trial.try_case(case).finding
     assert finding.kind == SHAPE and finding.node.op == "NonZero"
+
+
+@needs_a_sturdy_reference
+@pytest.mark.parametrize("inferred", [True, False])
+def test_an_if_whose_shape_onnxruntime_infers_wrongly(inferred):
+    """onnxruntime takes Attention's heads for empty if it doesn't know how many numbers the bias has, and makes room
+    for an If's output by that; the CPU EP can't tell, as it has no Elu of doubles."""
+    chain = Chain()
+    chain.add("Elu", chain.new(numbers(3), "double"))
+    inputs = [chain.new(numbers(*shape), "float") for shape in ((2, 2, 3), (3, 30), (30,))]
+    for value in inputs:
+        value.dims = list(value.array.shape)
+    if inferred:
+        inputs[2].dims = ["b"]
+    made = chain.add("Attention", *inputs, domain=MICROSOFT, num_heads=2)
+    branch = propose_flow._body("branch", [("Neg", [made.name], ["y"])], [], [("y", "float")])
+    condition = chain.new(np.array(True), "bool", fixed=True)
+    chain.add("If", condition, types=["float"], captured=[made], then_branch=branch, else_branch=branch)
+    session = trial._Session(chain.case, chain.case.made())
+    assert session.infers_wrong_shapes() == inferred
+    assert trial.try_case(chain.case).finding is None
+
+
+# ---- types
+
+
+@needs_a_sturdy_reference
+def test_a_chain_goes_on_with_the_type_that_a_hostile_node_makes(monkeypatch):
+    chain = Chain()
+    drawn = chain.add("RandomNormal", types=["float16"], shape=[2, 3], mean=1.5, scale=1e-30)  # without its type
+    chain.add("Neg", drawn)
+    outcome = trial.try_case(chain.case)
+    assert outcome.finding is None and set(outcome.accepted) == {"a hostile node has another type"}
+    monkeypatch.setattr(trial, "reason_for", lambda finding: None)
+    finding = trial.try_case(chain.case).finding
+    assert finding.kind == SHAPE and finding.node.op == "RandomNormal"
 
 
 # ---- what did not run on Encore

@@ -90,6 +90,8 @@ def decoder(cache, layers=2):
     """Greedy decoding of up to k tokens behind the first, until one is the last of the vocabulary."""
     size = WIDTH // HEADS
     weights = {"embedding": some(VOCABULARY, WIDTH), "gain": np.ones(WIDTH, FLOAT)}
+    weights["positions"] = np.arange(CAPACITY, dtype=np.int32)
+    weights["rows"] = weights["positions"].reshape(CAPACITY, 1)
     carried, body, made = [], "", []
     for n in range(layers):
         weights |= {
@@ -106,16 +108,17 @@ def decoder(cache, layers=2):
             out{n} = MatMul(mixed{n}, o{n}) y{n} = Add(x{n}, out{n})
             norm2{n} = LayerNormalization(y{n}, gain) up_{n} = MatMul(norm2{n}, up{n}) act{n} = Relu(up_{n})
             down_{n} = MatMul(act{n}, down{n}) x{n + 1} = Add(y{n}, down_{n})"""
+    room, after = ("p_", "r_") if cache is grown else (CAPACITY, CAPACITY)
     typed = lambda names, rank4: ", ".join(f"float[{rank4}] {name}" for name in names)
     return model(
         f"""(int64 k, int64[1, 1] first, float[1, {HEADS}, p, {size}] past)
                => (int64[n, 1, 1] tokens, float[1, {HEADS}, r, {size}] cache)
             <int64[1] minus = {{-1}}, int64[4] split = {{1, -1, {HEADS}, {size}}}, int64[3] join = {{1, -1, {WIDTH}}},
-             int32 one = {{1}}, int64 last = {{{VOCABULARY - 1}}}, int64[1] all = {{-1}},
+             float lowest = {{-10000.0}}, int32 one = {{1}}, int64 last = {{{VOCABULARY - 1}}}, int64[1] all = {{-1}},
              float root = {{{size**-0.5}}}> {{
               token_, {", ".join(f"last{name}" for name in carried[1:])}, cache, tokens = Loop <body = step
-                (int64 i, bool go, int64[1, 1] token, {typed(carried[1:] + carried[:1], f"1, {HEADS}, p_, {size}")})
-                => (bool on, int64[1, 1] next, {typed(made[1:] + made[:1], f"1, {HEADS}, r_, {size}")},
+                (int64 i, bool go, int64[1, 1] token, {typed(carried[1:] + carried[:1], f"1, {HEADS}, {room}, {size}")})
+                => (bool on, int64[1, 1] next, {typed(made[1:] + made[:1], f"1, {HEADS}, {after}, {size}")},
                     int64[1, 1] told) {{
                 x0 = Gather(embedding, token)
                 number = Cast <to = 6> (i) total = Add(number, one) lengths = Reshape(number, all){body}
@@ -134,11 +137,23 @@ def shared(n, size):
 
 
 def grown(n, size):
+    return spelled(n, f"K{n}_ = Concat <axis = 2> (K{n}, kt{n}) V{n}_ = Concat <axis = 2> (V{n}, vt{n})")
+
+
+def fixed(n, size):
+    """As exporters write a static cache: it has room for all, and a new row takes its place."""
+    write = f"""here{n} = Equal(rows, number) K{n}_ = Where(here{n}, kt{n}, K{n}) V{n}_ = Where(here{n}, vt{n}, V{n})"""
+    return spelled(
+        n, write, f"later{n} = Greater(positions, number) seen{n} = Where(later{n}, lowest, scaled{n})", "seen"
+    )
+
+
+def spelled(n, write, mask="", masked="scaled"):
     heads = lambda x: f"{x}h{n} = Reshape({x}_{n}, split) {x}t{n} = Transpose <perm = [0, 2, 1, 3]> ({x}h{n})"
-    return f"""{heads("q")} {heads("k")} {heads("v")}
-        K{n}_ = Concat <axis = 2> (K{n}, kt{n}) V{n}_ = Concat <axis = 2> (V{n}, vt{n})
+    return f"""{heads("q")} {heads("k")} {heads("v")} {write}
         turned{n} = Transpose <perm = [0, 1, 3, 2]> (K{n}_) scores{n} = MatMul(qt{n}, turned{n})
-        scaled{n} = Mul(scores{n}, root) shares{n} = Softmax <axis = -1> (scaled{n}) sum{n} = MatMul(shares{n}, V{n}_)
+        scaled{n} = Mul(scores{n}, root) {mask} shares{n} = Softmax <axis = -1> ({masked}{n})
+        sum{n} = MatMul(shares{n}, V{n}_)
         back{n} = Transpose <perm = [0, 2, 1, 3]> (sum{n}) mixed{n} = Reshape(back{n}, join)"""
 
 

@@ -1,10 +1,23 @@
-// Which convolutions are matrix products where cuDNN is there, too.
+// Which convolutions are matrix products where cuDNN is there, too, and those by tiles, in each of their ways.
 #include "ops/nn/convolve.h"
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "../device/on_device.h"
+#include "device/half.h"
+#include "ops/nn/convolve_tiles.h"
+
 namespace encore::ops {
 namespace {
+
+using device::BFloat16;
+using device::DeviceArray;
+using device::Half;
+using Kind = Activation::Kind;
 
 // Over lines of 199 positions, as wav2vec 2.0 says where its tokens are.
 ConvProblem of_groups(int64_t channels, int64_t groups, int taps) {
@@ -32,6 +45,147 @@ TEST(Convolve, LargeWindowsOfGroupsAreAProductIfNothingIsTimed) {
     EXPECT_FALSE(is_product(of_groups(768, 16, 3), settings));
   }
   EXPECT_FALSE(is_product(of_groups(768, 16, 128), measured)) << "it is a rival";
+}
+
+struct Picture {
+  int64_t images = 1, in_channels = 8, out_channels = 8;
+  int in[2] = {5, 6}, kernel[2] = {3, 3}, stride[2] = {1, 1}, dilation[2] = {1, 1}, before[2] = {1, 1},
+      after[2] = {1, 1};
+  bool has_bias = true, has_residual = false;
+  Activation activation = {};
+};
+
+ConvProblem problem_of(Type type, const Picture& p) {
+  Window w;
+  for (int d = 0; d < 2; ++d) {
+    w.in[1 + d] = p.in[d], w.kernel[1 + d] = p.kernel[d], w.stride[1 + d] = p.stride[d];
+    w.dilation[1 + d] = p.dilation[d], w.before[1 + d] = p.before[d], w.after[1 + d] = p.after[d];
+    w.out[1 + d] = (p.in[d] + p.before[d] + p.after[d] - (p.kernel[d] - 1) * p.dilation[d] - 1) / p.stride[d] + 1;
+  }
+  return {type, Layout::channels_last, w, p.images, p.in_channels, p.out_channels, 1, false};
+}
+
+template <class T>
+class TileConvolutionTest : public ::testing::Test {
+ protected:
+  static std::vector<T> random_values(int64_t count, uint32_t seed) {
+    std::mt19937 engine(seed);
+    std::vector<T> values(static_cast<size_t>(count));
+    for (T& value : values) value = T((float(engine() >> 8) / float(1 << 23)) - 1.0f);
+    return values;
+  }
+
+  // In each way, against loops in double.
+  void check(const Picture& p) {
+    const ConvProblem problem = problem_of(std::is_same_v<T, Half> ? Type::f16 : Type::bf16, p);
+    const Window& w = problem.window;
+    const auto x = random_values(p.images * w.in_count() * p.in_channels, 1),
+               weights = random_values(p.out_channels * w.taps() * p.in_channels, 2),
+               bias = random_values(p.out_channels, 3),
+               residual = random_values(p.images * w.out_count() * p.out_channels, 4);
+    const DeviceArray<T> on_x(x), on_w(weights), on_bias(bias), on_residual(residual), y(residual.size());
+    const ConvData data{on_x.data(), on_w.data(), p.has_bias ? on_bias.data() : nullptr, y.data()};
+    const Epilogue rest{nullptr, p.has_residual ? on_residual.data() : nullptr, p.activation};
+    ASSERT_TRUE(suits_tiles(problem, data, rest.residual));
+    for (int parts = 1; parts <= kMostTileParts; parts *= 2) {
+      SCOPED_TRACE(parts);
+      convolve_tiles(stream.ref(), problem, data, rest, {parts});
+      const std::vector<T> got = y.download(stream);
+      for (size_t i = 0; i < got.size(); ++i) {
+        double wanted = sum_of(problem, x, weights, int64_t(i));
+        if (p.has_bias) wanted += float(bias[i % size_t(p.out_channels)]);
+        if (p.has_residual) wanted += float(residual[i]);
+        if (p.activation.kind == Kind::relu) wanted = std::fmax(wanted, 0);
+        if (p.activation.kind == Kind::silu) wanted = wanted / (1 + std::exp(-wanted));
+        // The sum is rounded to T, and the activation's result once more.
+        const double ulp = std::is_same_v<T, Half> ? 1.0 / 1024 : 1.0 / 128;
+        ASSERT_NEAR(float(got[i]), wanted, ulp * (1 + std::abs(wanted))) << i;
+      }
+    }
+  }
+
+  device::Stream stream{0};
+
+ private:
+  static double sum_of(const ConvProblem& p, const std::vector<T>& x, const std::vector<T>& weights, int64_t i) {
+    const Window& w = p.window;
+    const int64_t channel = i % p.out_channels, column = i / p.out_channels % w.out[2],
+                  line = i / p.out_channels / w.out[2] % w.out[1], image = i / p.out_channels / w.out_count();
+    double sum = 0;
+    for (int a = 0; a < w.kernel[1]; ++a)
+      for (int b = 0; b < w.kernel[2]; ++b) {
+        const int64_t from_line = line * w.stride[1] - w.before[1] + a * w.dilation[1],
+                      from_column = column * w.stride[2] - w.before[2] + b * w.dilation[2];
+        if (from_line < 0 || from_line >= w.in[1] || from_column < 0 || from_column >= w.in[2]) continue;
+        const int64_t from = ((image * w.in[1] + from_line) * w.in[2] + from_column) * p.in_channels,
+                      of_weights = ((channel * w.kernel[1] + a) * w.kernel[2] + b) * p.in_channels;
+        for (int64_t c = 0; c < p.in_channels; ++c)
+          sum += double(float(x[size_t(from + c)])) * float(weights[size_t(of_weights + c)]);
+      }
+    return sum;
+  }
+};
+using Types = ::testing::Types<Half, BFloat16>;
+TYPED_TEST_SUITE(TileConvolutionTest, Types);
+
+TYPED_TEST(TileConvolutionTest, ChannelsAndPictures) {
+  this->check({});
+  this->check({.images = 3, .in_channels = 24, .out_channels = 72, .in = {7, 5}});
+  this->check({.in_channels = 64, .out_channels = 16, .in = {9, 9}});
+  this->check({.in_channels = 136, .out_channels = 64, .in = {4, 3}});
+  this->check({.in_channels = 8, .out_channels = 8, .in = {1, 1}});
+}
+
+TYPED_TEST(TileConvolutionTest, Windows) {
+  this->check({.in_channels = 16, .in = {9, 8}, .stride = {2, 1}});
+  this->check({.in_channels = 16, .in = {9, 8}, .dilation = {2, 3}, .before = {2, 3}, .after = {2, 3}});
+  this->check({.in_channels = 40, .in = {6, 7}, .kernel = {2, 5}, .before = {0, 4}, .after = {1, 0}});
+  this->check({.in_channels = 72, .in = {1, 30}, .kernel = {1, 7}, .before = {0, 3}, .after = {0, 3}});
+}
+
+TYPED_TEST(TileConvolutionTest, WhatFollows) {
+  this->check({.in_channels = 32, .has_bias = false});
+  this->check({.in_channels = 32, .has_residual = true, .activation = {Kind::relu}});
+  this->check({.in_channels = 32, .has_bias = false, .has_residual = true});
+  this->check({.in_channels = 32, .activation = {Kind::silu}});
+}
+
+TEST(TileConvolution, SuitsHalvesOfOneGroupWhoseChannelsAreLast) {
+  const auto suits = [](auto change) {
+    ConvProblem problem = problem_of(Type::f16, {});
+    change(problem);
+    return suits_tiles(problem, {}, nullptr);
+  };
+  EXPECT_TRUE(suits([](ConvProblem&) {}));
+  EXPECT_FALSE(suits([](ConvProblem& p) { p.type = Type::f32; }));
+  EXPECT_FALSE(suits([](ConvProblem& p) { p.layout = Layout::channels_first; }));
+  EXPECT_FALSE(suits([](ConvProblem& p) { p.groups = 2; }));
+  EXPECT_FALSE(suits([](ConvProblem& p) { p.in_channels = 12; }));
+  EXPECT_FALSE(suits([](ConvProblem& p) { p.out_channels = 12; }));
+  EXPECT_FALSE(suits([](ConvProblem& p) { p.images = 0; }));
+  EXPECT_FALSE(suits([](ConvProblem& p) { p.images = int64_t(1) << 40; }));
+  EXPECT_FALSE(suits([](ConvProblem& p) { p.in_channels = int64_t(1) << 60; }));
+  EXPECT_FALSE(suits([](ConvProblem& p) { p.window.in[0] = p.window.out[0] = 2; })) << "three dimensions";
+  EXPECT_FALSE(suits([](ConvProblem& p) { p.window.kernel[1] = p.window.kernel[2] = 1; })) << "a product as it is";
+  EXPECT_FALSE(suits([](ConvProblem& p) { p.window.dilation[1] = 1 << 20; }));
+  EXPECT_FALSE(suits_tiles(problem_of(Type::f16, {}), {.bias = reinterpret_cast<const void*>(8)}, nullptr));
+}
+
+// Of 132 multiprocessors, as measured.
+TEST(TileConvolution, IsTakenForFewPositions) {
+  const auto parts = [](int size, int64_t in, int64_t out, Kind kind = Kind::relu, int64_t images = 1) {
+    return tile_convolution_way(
+               problem_of(Type::f16, {.images = images, .in_channels = in, .out_channels = out, .in = {size, size}}),
+               {kind}, 132)
+        .parts;
+  };
+  EXPECT_EQ(parts(7, 512, 512), 8);
+  EXPECT_EQ(parts(14, 256, 256), 8);
+  EXPECT_EQ(parts(28, 128, 128), 4);
+  EXPECT_EQ(parts(56, 64, 64), 0) << "in two parts it takes no less than a library's";
+  EXPECT_EQ(parts(56, 64, 64, Kind::silu), 2) << "which needs another kernel for this";
+  EXPECT_EQ(parts(14, 256, 256, Kind::relu, 4), 0);
+  EXPECT_EQ(parts(14, 512, 512), 0) << "too many steps";
 }
 
 }  // namespace

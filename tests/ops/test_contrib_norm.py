@@ -145,6 +145,17 @@ def test_skip_layer_norm_statistics(centred, dtype):
     check(case(op, inputs, {"epsilon": 1e-5}, dtype=dtype, outputs=3, reference=reference))
 
 
+@pytest.mark.parametrize("dtype", HALVES_AND_FLOAT)
+@pytest.mark.parametrize("op", ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"])
+@pytest.mark.parametrize("rows", [2, 600])
+def test_an_epsilon_below_the_normal_numbers(rows, op, dtype):
+    x = floats(rows, 3, 64)
+    inputs = [x, -x, floats(64)] + [floats(64)] * (op == "SkipLayerNormalization")
+    made = case(op, inputs, {"epsilon": 1e-38}, dtype=dtype)
+    made.replays = ([-x, x, *inputs[2:]],)
+    check(made)
+
+
 @pytest.mark.parametrize("wanted", [[True, True], [True, False, True]], ids=str)
 def test_rows_of_no_values_have_no_statistics(wanted):
     inputs = [floats(2, 3, 0), floats(2, 3, 0), floats(0)]
@@ -243,6 +254,14 @@ def gated(x, scale, gate, silu=True, epsilon=1e-5):
 def test_gated_rms_norm(width, dtype):
     inputs = [floats(2, 3, 2 * width), floats(width), floats(2, 3, 2 * width)]
     check(case("GatedRMSNorm", inputs, dtype=dtype, reference=gated))
+
+
+@pytest.mark.parametrize("dtype", HALVES_AND_FLOAT)
+def test_gated_rms_norm_of_zeros(dtype):
+    """Whose root is that of an epsilon below the normal numbers."""
+    inputs = [np.zeros((2, 3, 64), np.float32), floats(64), floats(2, 3, 64)]
+    reference = lambda x, scale, gate: [np.zeros_like(gate, np.float32)]
+    check(case("GatedRMSNorm", inputs, {"epsilon": 1e-38}, dtype=dtype, reference=reference))
 
 
 @pytest.mark.parametrize("activation", ["silu", "swish", "sigmoid"])

@@ -84,6 +84,13 @@ def test_instance_versions(opset):
     check(instance(2, 3, 4, 5, opset=opset, reference=None, epsilon=1e-2))
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_an_epsilon_below_the_normal_numbers(dtype):
+    for it in group(2, 2, 4, 5, epsilon=1e-38), instance(2, 3, 4, 5, reference=None, epsilon=1e-38):
+        it.inputs[0][:] = 0
+        check(replace(it, dtype=dtype))
+
+
 def test_epsilon_and_stash_type():
     check(group(2, 2, 4, 5, epsilon=0.3))
     check(group(2, 2, 4, 5, stash_type=1))

@@ -142,6 +142,15 @@ def test_layer_norm_special_values():
     check(Case("LayerNormalization", [x, floats(16), floats(16)], family="reduce"))
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("op", ["LayerNormalization", "RMSNormalization"])
+@pytest.mark.parametrize("shape", [(5, 1), (3, 129), (530, 512), (2, 70001), *FEW[:2], (2113, 262)], ids=str)
+def test_an_epsilon_below_the_normal_numbers(shape, op, dtype):
+    """It is all that there is to take the root of where all values are zero."""
+    inputs = [np.zeros(shape, np.float32), floats(shape[-1])] + [floats(shape[-1])] * (op == "LayerNormalization")
+    check(Case(op, inputs, {"axis": -1, "epsilon": 1e-38}, dtype=dtype, opset=23, family="reduce"))
+
+
 @pytest.mark.parametrize("width", [24, 768, 5000, 9, 12000])
 def test_half_rows_with_a_float_scale(width):
     half = np.float16

@@ -30,6 +30,14 @@ def test_batch_norm(it, dtype):
     check(replace(it, dtype=dtype))
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_an_epsilon_below_the_normal_numbers(dtype):
+    it = batch_norm(2, 5, 4, 4, epsilon=1e-38)
+    for i in (0, 3, 4):
+        it.inputs[i][:] = 0
+    check(replace(it, dtype=dtype))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
 @pytest.mark.parametrize("shape", [(2, 5, 4, 4), (2, 16, 7, 7), (2, 3, 9), (1, 3, 3, 4, 5), (0, 3, 4, 4)], ids=str)
 def test_channels_last(shape, dtype):

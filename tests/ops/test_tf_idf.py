@@ -62,5 +62,15 @@ def test_attributes_that_make_no_sense(wrong):
     declined("TfIdfVectorizer", [np.int64([1, 2])], {**POOL, **wrong})
 
 
+def test_grams_of_one_column():
+    shared = {**POOL, "ngram_indexes": [3, 0, 1, 0, 3, 1], "mode": "TFIDF"}
+    check(vectorizer(tokens(5, 40), **shared))
+    check(vectorizer(tokens(5, 40), **shared, weights=[0.5, 2.0, -1.0, 2.0, 0.5, -1.0]))
+    x = [np.int64([2, 5, 1, 2])]
+    for mode in ("IDF", "TFIDF"):
+        declined("TfIdfVectorizer", x, {**shared, "mode": mode, **WEIGHTS})
+    check(vectorizer(x[0], **{**shared, "mode": "TF"}, **WEIGHTS))
+
+
 def test_more_than_two_dimensions():
     fails("TfIdfVectorizer", [np.zeros((1, 1, 1), np.int64)], POOL, "one or two dimensions", ranks=False)

@@ -89,6 +89,9 @@ class Sketch {
     };
     return *this;
   }
+  Sketch& fetched(const std::string& value) {  // from the last node
+    return graph_.nodes.back().fetched.push_back(number(value)), *this;
+  }
   Sketch& hands_on(bool read_inside) { return graph_.hands_on_read_inside = read_inside, *this; }
   // The regions, and what each computes on the host.
   std::vector<std::set<std::string>> regions() const {
@@ -324,6 +327,21 @@ TEST(Regions, NorIsWhatTheHostHasOutside) {
   s.node("A", {"x"}, {"a"}, true, false).node("If", {"#c"}, {"i"}, true, false).or_by_data().with_bodies({"a"});
   s.node("B", {"i"}, {"b"}, true, false).node("C", {"b"}, {"y"}, true, false);
   EXPECT_EQ(s.regions(), (Regions{{"B", "C"}}));
+}
+
+TEST(Regions, WhatIsFetchedIsReadInLaterOnes) {
+  Sketch s;
+  s.input("x").node("A", {"x"}, {"a"}, true, false).node("Loop", {"a"}, {"l", "all"}, true, false).fetched("all");
+  s.node("B", {"l"}, {"b"}, true, false)
+      .node("C", {"all"}, {"c"}, true, false)
+      .node("D", {"c", "b"}, {"d"}, true, false);
+  EXPECT_EQ(s.regions(), (Regions{{"A", "B", "Loop"}, {"C", "D"}}));
+  s.node("Other", {"d"}, {"o"}, false, false)
+      .node("E", {"o"}, {"e"}, true, false)
+      .node("F", {"e", "l"}, {"y"}, true, false);
+  EXPECT_EQ(s.regions(), (Regions{{"A", "B", "Loop"}, {"C", "D"}, {"E", "F"}}));
+  s.node("If", {"x"}, {"i"}, true, false).inside("all").node("G", {"i", "a"}, {"g"}, true, false);
+  EXPECT_EQ(s.regions(), (Regions{{"A", "B", "Loop"}, {"C", "D"}, {"E", "F"}, {"G", "If"}}));
 }
 
 TEST(Regions, WhatIsReadInsideOnTheHostIsToBeThere) {

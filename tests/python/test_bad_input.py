@@ -458,7 +458,7 @@ def test_a_loop_without_memory_for_what_it_collects(encore):
     )
     x = np.ones(1 << 18, FLOAT)
     for _ in range(2):
-        with pytest.raises(Exception, match="Loop .*'collect' .* has no memory: .*device memory is exhausted"):
+        with pytest.raises(Exception, match="Loop .*'collect'.* has no memory: .*device memory is exhausted"):
             session.run(None, {"x": x, "count": np.array(9, np.int64)})
         assert session.run(None, {"x": x, "count": np.array(3, np.int64)})[1].shape == (3, 1 << 18)
 

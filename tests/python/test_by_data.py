@@ -338,11 +338,6 @@ def test_branches_that_make_other_shapes():
     assert left(text, "If") == f"data decides between {branches}, whose outputs 0 may not have the same shape"
 
 
-def test_outputs_that_are_collected():
-    text = loop(HALVE + " e = Neg(b)", makes="float[n, m] b, float[n, m] e", made="r, all")
-    assert left(text, "Loop") == "data decides how often Loop node '(unnamed, makes r)' runs, which collects outputs"
-
-
 def test_values_that_grow():
     body = "b = Concat <axis = 0> (a, x) t = ReduceSum <keepdims = 0> (b) k = Abs(t) d = Less(k, limit)"
     text = loop(body, values="float[k, m] a", makes="float[l, m] b", more=", float limit = {1.0}").replace(
@@ -358,9 +353,8 @@ def test_sizes_by_the_number_of_the_iteration():
     assert "reads on the host what is not there" in left(loop(body, count="most"), "Loop")
 
 
-@pytest.mark.parametrize("how", [{"auto_graph": 0, "regions": 1}, {"auto_graph": 1, "pad": "n:4"}])
-def test_without_graphs(how):
-    session = automatic(model(chosen(THEN, ELSE)), **how)
+def test_without_graphs():
+    session = automatic(model(chosen(THEN, ELSE)), auto_graph=0, regions=1)
     assert [why.split(":")[0] for why in outside(session, "If")] == [ONNXRUNTIME]
     assert "If" not in sum(regions(session), [])
 

@@ -335,6 +335,40 @@ def test_constants_among_what_it_reads(encore, make_model, capfd, what):
     check(make_model, capfd, build, {name: feeds[name] for name in feeds if name != what})
 
 
+WINDOWS = {
+    "causal": (40, 40, lambda apart: apart <= 0, "after = 0"),
+    "causal, behind a past": (5, 40, lambda apart: apart <= 0, "after = 0"),
+    "sliding": (70, 70, lambda apart: (apart <= 0) & (apart > -9), "after = 0, before = 8"),
+    "both ways": (40, 40, lambda apart: abs(apart) < 4, "after = 3, before = 3"),
+    "all": (7, 7, lambda apart: apart < 99, ""),
+}
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("unseen", [-np.inf, "lowest"])
+@pytest.mark.parametrize("window", WINDOWS)
+def test_a_constant_mask_is_a_window(encore, make_model, tmp_path, window, unseen, dtype):
+    """By position, for which kernels need no mask: eager, captured, and replayed with other rows."""
+    queries, keys, sees, told = WINDOWS[window]
+    apart = np.arange(keys) - np.arange(keys - queries, keys)[:, None]
+
+    def build(dtype):
+        net = Network(dtype)
+        low = float(ml_dtypes.finfo(net.dtype).min) if unseen == "lowest" else unseen
+        q, k, v = (net.input(name, ["b", rows, WIDTH]) for name, rows in (("q", queries), ("k", keys), ("v", keys)))
+        mask = net.constant(np.where(sees(apart), 0, low)[None, None])
+        made = attend(net, heads_of(net, q), heads_of(net, k, (0, 2, 3, 1)), heads_of(net, v), mask)
+        return rows_of(net, made, ("b", queries, WIDTH))
+
+    model, wide = (build(one).model(make_model) for one in (dtype, "float32"))
+    session = es.make_session(model, auto_graph=1, dump_regions=tmp_path)
+    steps = [line for line in es.last_plan(tmp_path).splitlines() if "encore.Attention(" in line]
+    assert len(steps) == 1 and f"_) {{{told}" in steps[0], steps
+    for seed, batch in enumerate((2, 2, 2, 1, 2)):
+        feeds = feeds_of(batch, queries, keys)
+        agrees(session, wide, {name: np.roll(array, seed, 1) for name, array in feeds.items()}, dtype)
+
+
 def layers(dtype):
     """Two by the same mask."""
     net = Network(dtype)

@@ -5,7 +5,22 @@ import encore_session as es
 import numpy as np
 import onnxruntime_ep_encore
 import pytest
-from pieces import CAPACITY, FLOAT, HEADS, INT, WIDTH, decoder, detector, exported, grown, shared, some, voice_activity
+from onnx import helper, numpy_helper
+from pieces import (
+    CAPACITY,
+    FLOAT,
+    HEADS,
+    INT,
+    WIDTH,
+    decoder,
+    detector,
+    exported,
+    fixed,
+    grown,
+    shared,
+    some,
+    voice_activity,
+)
 from test_bodies_in_regions import HANDS_ON
 from test_control_flow import on_cpu
 from test_regions import regions
@@ -56,15 +71,61 @@ def test_voice_activity(encore):
     assert sorted(region["replays"] for region in report) == ([12] if HANDS_ON else [4, 8]), report
 
 
-@pytest.mark.parametrize("cache, room, pieces", [(shared, CAPACITY, 3), (grown, 0, 1)])
-def test_greedy_decoding(encore, cache, room, pieces):
-    """The former's attention reads on the host how long the cache is, and stands between regions."""
-    past = np.zeros((1, HEADS, room, WIDTH // HEADS), FLOAT)
-    feeds = [
-        {"k": np.array(k), "first": INT([[first]]), "past": past}
-        for k, first in ((20, 3), (20, 7), (9, 11), (20, 3), (20, 30), (1, 5))
-    ]
-    assert min(check(decoder(cache), feeds, pieces)) >= 20
+TOKENS = ((20, 3), (20, 7), (9, 11), (20, 3), (20, 30), (0, 5), (1, 5))
+
+
+def past(room):
+    return np.zeros((1, HEADS, room, WIDTH // HEADS), FLOAT)
+
+
+def test_greedy_decoding_with_a_cache_that_grows(encore):
+    """onnxruntime runs the loop, whose body is replayed."""
+    feeds = [{"k": np.array(k), "first": INT([[first]]), "past": past(0)} for k, first in TOKENS if k]
+    assert min(check(decoder(grown), feeds, 1)) >= 20
+
+
+@pytest.mark.parametrize("cache", [shared, fixed])
+def test_greedy_decoding_into_a_cache_that_has_room(encore, cache):
+    """Data ends it, and a graph has all iterations and their tokens. How many keys there are only the device knows."""
+    made = decoder(cache)
+    session = es.make_session(made, auto_graph=1)
+    assert onnxruntime_ep_encore.outside_report(session) == []
+    for k, first in TOKENS * 2:
+        feed = {"k": np.array(k), "first": INT([[first]]), "past": past(CAPACITY)}
+        for got, wanted in zip(session.run(None, feed), on_cpu(made, feed), strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+    whole = min(onnxruntime_ep_encore.region_report(session), key=lambda region: region["nodes"])
+    assert (whole["nodes"], whole["refused"], whole["eager"]) == (1, 0, 0), whole
+    assert whole["replays"] > 8, whole
+
+
+def test_a_cache_without_room(encore):
+    session = es.make_session(decoder(shared), auto_graph=1)
+    for _ in range(3):
+        with pytest.raises(Exception, match=r"GroupQueryAttention node '\(unnamed, makes mixed0\)'.* 24"):
+            session.run(None, {"k": np.array(40), "first": INT([[3]]), "past": past(CAPACITY)})
+        session.run(None, {"k": np.array(20), "first": INT([[3]]), "past": past(CAPACITY)})
+
+
+@pytest.mark.parametrize("positions", [CAPACITY, CAPACITY - 1])
+def test_angles_for_all_of_a_cache(encore, positions):
+    """Where there may be too few, the host has to know how many keys there are."""
+    made = decoder(shared)
+    made.graph.initializer.extend(
+        numpy_helper.from_array(some(positions, WIDTH // HEADS // 2, seed=seed), name)
+        for seed, name in enumerate(("cosines", "sines"))
+    )
+    for node in made.graph.node[0].attribute[0].g.node:
+        if node.op_type == "GroupQueryAttention":
+            node.input.extend(["cosines", "sines"])
+            node.attribute.append(helper.make_attribute("do_rotary", 1))
+    session = es.make_session(made, auto_graph=1)
+    why = [one["why"] for one in onnxruntime_ep_encore.outside_report(session) if one["node"].startswith("Loop")]
+    assert len(why) == (positions < CAPACITY), why
+    for k, first in TOKENS * 2:
+        feed = {"k": np.array(k), "first": INT([[first]]), "past": past(CAPACITY)}
+        for got, wanted in zip(session.run(None, feed), on_cpu(made, feed), strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_an_older_export_with_dynamic_axes(encore):

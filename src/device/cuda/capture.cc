@@ -7,6 +7,7 @@
 #include <mutex>
 #include <vector>
 
+#include "device/clear_ahead.h"
 #include "device/cuda/check.h"
 #include "device/cuda/driver.h"
 #include "device/cuda/edges.h"
@@ -14,6 +15,7 @@
 #include "device/cuda/graph_fills.h"
 #include "device/cuda/green_context.h"
 #include "device/label.h"
+#include "device/memory.h"
 
 namespace encore::device {
 
@@ -75,7 +77,11 @@ Progress progress_of(StreamRef stream) {
 
 namespace cuda {
 
-void note_new_nodes(StreamRef stream, std::string_view kernel) {
+namespace {
+
+// What the stream captured since it was called last, the newest first; f(notes, nodes) is called if there is any.
+template <class F>
+void with_new_nodes(StreamRef stream, F f) {
   auto [is_active, id, pending] = progress_of(stream);
   if (!is_active) return;
 
@@ -95,9 +101,35 @@ void note_new_nodes(StreamRef stream, std::string_view kernel) {
     pending.insert(pending.end(), before.begin(), before.end());
   }
   if (fresh.empty()) return;
-  if (!kernel.empty()) notes[fresh.front()].kernel = kernel;
   int order = int(notes.size());
   for (cudaGraphNode_t node : fresh) notes[node].order = --order;  // the newest came first
+  f(notes, fresh);
+}
+
+bool clears(cudaGraphNode_t node, const void* at, size_t bytes) {
+  cudaMemsetParams params;
+  if (type_of(node) != cudaGraphNodeTypeMemset || cudaGraphMemsetNodeGetParams(node, &params) != cudaSuccess)
+    return false;
+  const auto *const first = static_cast<const char*>(at), *const to = static_cast<const char*>(params.dst);
+  return params.value == 0 && params.height <= 1 && to >= first &&
+         to + params.width * params.elementSize <= first + bytes;
+}
+
+}  // namespace
+
+void note_new_nodes(StreamRef stream, std::string_view kernel) {
+  with_new_nodes(stream, [&](Notes& notes, const std::vector<cudaGraphNode_t>& fresh) {
+    if (!kernel.empty()) notes[fresh.front()].kernel = kernel;
+  });
+}
+
+// Of two fills of the same the second one may be for what came between.
+void note_cleared(StreamRef stream, const void* at, size_t bytes) {
+  if (captures_under_way.load(std::memory_order_relaxed) == 0) return;
+  with_new_nodes(stream, [&](Notes& notes, std::vector<cudaGraphNode_t>& fresh) {
+    std::erase_if(fresh, [&](cudaGraphNode_t node) { return !clears(node, at, bytes); });
+    if (fresh.size() == 1) notes[fresh.front()].needless = true;
+  });
 }
 
 void invalidate(StreamRef stream) noexcept {
@@ -184,6 +216,25 @@ KernelNode latest_kernel(StreamRef stream) {
       cuda::type_of(progress.last[0]) != cudaGraphNodeTypeKernel)
     fail(Code::internal, "the stream has not captured a kernel last");
   return {reinterpret_cast<std::intptr_t>(progress.last[0])};
+}
+
+ClearNode clear_ahead(StreamRef stream, void* at, size_t bytes) {
+  if (cuda::bodies_open || !is_capturing(stream)) return {};
+  fill(stream, at, 0, bytes);
+  const Progress progress = progress_of(stream);
+  if (!progress.is_active || progress.last.size() != 1) return {};
+  return {reinterpret_cast<std::intptr_t>(progress.last[0])};
+}
+
+void leave_out(StreamRef stream, ClearNode node) {
+  if (!node) return;
+  const unsigned long long id = progress_of(stream).id;
+  std::lock_guard lock(under_way().mutex);
+  auto& captures = under_way().captures;
+  const auto capture = std::ranges::find(captures, id, &Capture::id);
+  if (capture == captures.end()) return;
+  const auto note = capture->notes.find(reinterpret_cast<cudaGraphNode_t>(node.id));
+  if (note != capture->notes.end()) note->second.needless = true;
 }
 
 Graph end_capture(StreamRef stream) {

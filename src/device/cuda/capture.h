@@ -17,6 +17,7 @@ struct Note {
   std::string_view kernel;  // empty unless launch() made the node
   int order;                // in which the nodes were captured
   bool fills = false;       // a kernel in place of a fill
+  bool needless = false;    // a fill of what is cleared anyway
 };
 using Notes = std::unordered_map<cudaGraphNode_t, Note>;
 
@@ -25,6 +26,8 @@ inline std::atomic<int> captures_under_way{0};  // begun by begin_capture()
 // overlap there is not known.
 inline thread_local int bodies_open = 0;
 void note_new_nodes(StreamRef stream, std::string_view kernel);
+// The same of what a library call launches that clears memory which is cleared already (clear_ahead.h): it need not.
+void note_cleared(StreamRef stream, const void* at, size_t bytes);
 
 // If the stream captures: gives the nodes that were captured since the last call the current Label. Call it after
 // every library call that launches; launch(), copy() and the like call it themselves. `kernel` names the last node.

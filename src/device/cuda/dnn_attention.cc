@@ -132,7 +132,7 @@ std::optional<size_t> prepare_attention(Dnn& dnn, StreamRef stream, const FusedA
 }
 
 void run_attention(Dnn& dnn, StreamRef stream, const FusedAttention& problem, const AttentionAddresses& addresses,
-                   void* workspace) {
+                   void* workspace, bool is_cleared) {
   DnnHandle& handle = dnn.handle();
   const std::lock_guard lock(handle.mutex);
   AttentionPlan* const plan = find(handle, stream, problem);
@@ -158,10 +158,12 @@ void run_attention(Dnn& dnn, StreamRef stream, const FusedAttention& problem, co
   if (plan->workspace_bytes > 0 && !workspace) fail(Code::internal, describe(problem), ": no workspace was given");
 
   handle.use(stream);
+  if (is_cleared) cuda::note_capture(stream);  // what came before is no part of it
   std::string failure;
   try {
     const fe::error_t result = plan->graph.execute(handle.handle, list, count, workspace);
-    if (result.is_good()) return cuda::note_capture(stream);
+    if (result.is_good())
+      return is_cleared ? cuda::note_cleared(stream, workspace, plan->workspace_bytes) : cuda::note_capture(stream);
     failure = result.err_msg;
   } catch (const std::exception& error) {
     failure = error.what();

@@ -58,10 +58,21 @@ std::vector<cudaGraphNode_t> dependencies_of(cudaGraphNode_t node) {
   return listed([&](auto... to) { return get_dependencies(node, to...); }, "cudaGraphNodeGetDependencies");
 }
 
+std::vector<cudaGraphNode_t> dependents_of(cudaGraphNode_t node) {
+  return listed([&](auto... to) { return get_dependents(node, to...); }, "cudaGraphNodeGetDependentNodes");
+}
+
+void remove(Graph::State& state, cudaGraphNode_t node) {
+  const auto before = dependencies_of(node), behind = dependents_of(node);
+  for (const cudaGraphNode_t& from : before)
+    for (const cudaGraphNode_t& to : behind)
+      check(add_dependencies(state.graph, &from, &to, nullptr, 1), "cudaGraphAddDependencies");
+  state.notes.erase(node);
+  check(cudaGraphDestroyNode(node), "cudaGraphDestroyNode");
+}
+
 void replace(Graph::State& state, cudaGraphNode_t node, cudaGraphNode_t made, bool fills) {
-  const auto dependents =
-      listed([&](auto... to) { return get_dependents(node, to...); }, "cudaGraphNodeGetDependentNodes");
-  for (const cudaGraphNode_t& after : dependents)
+  for (const cudaGraphNode_t& after : dependents_of(node))
     check(add_dependencies(state.graph, &made, &after, nullptr, 1), "cudaGraphAddDependencies");
   const auto note = state.notes.find(node);
   Note kept = note == state.notes.end() ? Note{"", {}, INT_MAX} : note->second;

@@ -53,6 +53,10 @@ void fill_by_kernels(Graph::State& state) {
   const RelaxedCapture relaxed;  // the kernel may have to be loaded first
   for (cudaGraphNode_t node : nodes_of(state.graph)) {
     if (type_of(node) != cudaGraphNodeTypeMemset) continue;
+    if (const auto note = state.notes.find(node); note != state.notes.end() && note->second.needless) {
+      remove(state, node);
+      continue;
+    }
     cudaMemsetParams params;
     check(cudaGraphMemsetNodeGetParams(node, &params), "cudaGraphMemsetNodeGetParams");
     if (params.height > 1 || params.width == 0) continue;

@@ -5,7 +5,8 @@
 
 namespace encore::device::cuda {
 
-// Makes kernels of a captured graph's fills of neighbouring bytes. Their notes say what they were.
+// Makes kernels of a captured graph's fills of neighbouring bytes, whose notes say what they were, and leaves out those
+// that are needless.
 void fill_by_kernels(Graph::State& state);
 
 }  // namespace encore::device::cuda

@@ -6,7 +6,7 @@
 namespace encore::device {
 
 std::optional<size_t> prepare_attention(Dnn&, StreamRef, const FusedAttention&) { return std::nullopt; }
-void run_attention(Dnn&, StreamRef, const FusedAttention& problem, const AttentionAddresses&, void*) {
+void run_attention(Dnn&, StreamRef, const FusedAttention& problem, const AttentionAddresses&, void*, bool) {
   fail(Code::library_missing, describe(problem), ": the virtual GPU has no cuDNN");
 }
 

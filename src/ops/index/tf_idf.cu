@@ -166,8 +166,17 @@ class TfIdfVectorizer : public Op {
     const auto weights = *node.find_floats("weights");
     require(weights.size() == indexes.size(), "there are ", weights.size(), " weights for ", indexes.size(),
             " n-grams");
+    // What was counted in a column is multiplied by one weight.
+    std::vector<size_t> grams(size_t(columns_), weights.size());
     weights_.assign(size_t(columns_), 0);
-    for (size_t i = 0; i < weights.size(); ++i) weights_[size_t(indexes[i])] = weights[i];
+    for (size_t i = 0; i < weights.size(); ++i) {
+      size_t& other = grams[size_t(indexes[i])];
+      if (other < i && !(weights[other] == weights[i]))
+        fail(Code::not_supported, "n-grams ", other, " and ", i, " are counted in one column, ", indexes[i],
+             ", and have different weights, ", weights[other], " and ", weights[i]);
+      other = i;
+      weights_[size_t(indexes[i])] = weights[i];
+    }
   }
   void add_grams(const int64_t* tokens, int64_t length, const int64_t* columns, size_t count) {
     std::vector<size_t> order(count);

@@ -17,8 +17,6 @@ constexpr int64_t kFewestRows = 9, kFewRows = 16;  // fewer are GEMV
 constexpr int64_t kGoodSteps = 3, kMostSteps = 6;  // of a part
 constexpr double kMostBlocksOfEach = 2.6;          // for each multiprocessor, which has room for as many
 
-int64_t tiles_of(const Gemm& g) { return ((g.m + kRows - 1) / kRows) * ((g.n + kColumns - 1) / kColumns); }
-
 bool fits(const Gemm& g, const ProductData& data) {
   const bool is_half = g.type == Type::f16 || g.type == Type::bf16;
   if (!is_half || g.type != g.output || g.batch != 1 || g.transpose_a || g.epilogue != device::Epilogue::none)
@@ -48,11 +46,16 @@ TileGemmWay tile_gemm_way(const Gemm& g, const ProductData& data, const Activati
   using Kind = Activation::Kind;
   const bool is_apart = activation.kind != Kind::none && activation.kind != Kind::relu;
   if (!fits(g, data) || g.m < kFewestRows || !(is_apart || g.m <= kFewRows)) return {};
+  return tile_gemm_way(g.m, g.n, g.k, kMostSteps, multiprocessors);
+}
+
+TileGemmWay tile_gemm_way(int64_t rows, int64_t columns, int64_t depth, int64_t most_steps, int multiprocessors) {
   const double most_blocks = kMostBlocksOfEach * multiprocessors;
-  const int64_t steps = (g.k + kStep - 1) / kStep, tiles = tiles_of(g);
+  const int64_t tiles = ((rows + kRows - 1) / kRows) * ((columns + kColumns - 1) / kColumns);
+  const int64_t steps = (depth + kStep - 1) / kStep;
   int parts = 1;
   while (parts < kMostTileParts && steps > parts * kGoodSteps && double(tiles * parts * 2) <= most_blocks) parts *= 2;
-  return double(tiles * parts) <= most_blocks && steps <= parts * kMostSteps ? TileGemmWay{parts} : TileGemmWay{};
+  return double(tiles * parts) <= most_blocks && steps <= parts * most_steps ? TileGemmWay{parts} : TileGemmWay{};
 }
 
 }  // namespace encore::ops

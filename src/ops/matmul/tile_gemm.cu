@@ -1,297 +1,11 @@
-// A block has a tile of c and takes steps of 64 along the depth, several of which are on their way to shared memory. As
-// for GEMV, what meets in an instruction's tile along the depth is free, as long as both factors agree: of each 32 a
-// lane has eight neighbours, 16 bytes of a row, as its parts of two products. A lane's four neighbouring columns are
-// rows g and g + 8 of two tiles, so that it can write them at once.
-//
-// In shared memory granules of 16 bytes lie where the lanes that read at the same time meet all banks.
-#include "ops/matmul/tile_gemm.h"
-
-#include <algorithm>
-#include <bit>
-
-#include "device/cluster.h"
-#include "device/copy_async.h"
 #include "device/error.h"
-#include "device/mma_fragments.h"
-#include "device/prefetch.h"
-#include "device/unaligned_pack.h"
 #include "ops/dispatch.h"
+#include "ops/matmul/tile_gemm_kernel.h"
 
 namespace encore::ops {
-namespace {
 
 using device::BFloat16;
-using device::Block;
-using device::Cluster;
-using device::FragmentC;
-using device::Granule;
 using device::Half;
-using device::Pack;
-using device::PerThread;
-using device::Warp;
-
-constexpr int kStep = 64, kChunks = kStep / 8;  // along the depth: values, and granules of them
-constexpr int kWarpColumns = 32, kQuad = 4;     // a lane has so many neighbouring columns
-
-template <class T>
-struct TileProduct {
-  const T *a, *b, *addend, *bias;
-  T* c;
-  int64_t lda, ldb, ldc;
-  int rows, columns, depth;
-  float alpha, beta;
-  Activation activation;
-  bool constant_b;
-  int row_tiles, parts_log2;
-
-  // The activation is a curve of what c's type keeps.
-  template <class Curve>
-  DEVICE_FN void store(int row, int column, const float (&sums)[kQuad], const T* bias_there, Curve curve) const {
-    const int64_t at = row * ldc + column;
-    float values[kQuad];
-    UNROLL for (int i = 0; i < kQuad; ++i) values[i] = alpha * sums[i];
-    if (beta != 0) {
-      const auto more = device::load_aligned<kQuad>(addend + at);
-      UNROLL for (int i = 0; i < kQuad; ++i) values[i] += beta * float(more.at[i]);
-    }
-    if (bias) {
-      const auto more = device::load_aligned<kQuad>(bias_there);
-      UNROLL for (int i = 0; i < kQuad; ++i) values[i] += float(more.at[i]);
-    }
-    Pack<T, kQuad> out;
-    UNROLL for (int i = 0; i < kQuad; ++i) out.at[i] = T(curve(float(T(values[i]))));
-    device::store_aligned(c + at, out);
-  }
-};
-
-// kTransposed: rows of b are columns of the product. A warp has kRowTiles tiles of eight rows and 32 columns.
-template <class T, bool kTransposed>
-struct TileGemm {
-  static constexpr int kRowWarps = 2, kColumnWarps = 2, kRowTiles = 2, kStages = 5;
-  static constexpr int kThreads = 32 * kRowWarps * kColumnWarps, kMaxThreads = kThreads;
-  static constexpr int kRows = 8 * kRowTiles * kRowWarps, kColumns = kWarpColumns * kColumnWarps;
-  static constexpr int kAcross = kColumns / 8;  // granules of a row of b
-  static constexpr int kGranulesOfA = kRows * kChunks, kGranulesOfB = kColumns * kChunks;
-  static constexpr int kGranules = kGranulesOfA + kGranulesOfB;  // of a stage
-  static constexpr int64_t kDynamicBytes = int64_t(kStages) * kGranules * int64_t(sizeof(Granule));
-  static constexpr bool kBeginsEarly = true;
-  static constexpr int kPitch = kColumns + 4;  // floats; so that lanes write to banks of their own
-  struct Shared {
-    alignas(16) T bias[kColumns];
-    alignas(16) float sums[kRows][kPitch];
-  };
-  struct Sums {
-    FragmentC at[2][kRowTiles];
-  };
-  struct Place {
-    int row, column, first, end;  // of the tile; of the part along the depth
-  };
-  // The granules that a thread brings to a stage: of rows that lie apart. Those beyond the last row, or where a row has
-  // no values left, are zeros.
-  struct Source {
-    const T* at;
-    int rows, values;
-  };
-  struct Sources {
-    Source a, b;
-  };
-
-  TileProduct<T> p;
-
-  DEVICE_FN void operator()(Block<Shared>& block, const Shared&) const {
-    const Place place = place_of(block);
-    const int steps = place.end > place.first ? (place.end - place.first + kStep - 1) / kStep : 0;
-    PerThread<Sums, kThreads> sums;
-    PerThread<Sources, kThreads> sources;
-    block.threads([&](int t, Shared& s) {
-      Granule* const stages = block.template dynamic<Granule>(s);
-      sums[t] = Sums{};
-      Sources from = sources_of(place, t);
-      if (p.constant_b) {
-        UNROLL for (int i = 0; i < kStages - 1; ++i) if (i < steps) load_b(stages + i * kGranules, from.b, t);
-        prefetch_rest(place, t);
-      }
-      block.wait();
-      UNROLL for (int i = 0; i < kStages - 1; ++i) {
-        if (i < steps && !p.constant_b) load_b(stages + i * kGranules, from.b, t);
-        if (i < steps) load_a(stages + i * kGranules, from.a, t);
-        device::end_group_of_copies();
-      }
-      if (p.bias && t < kColumns && place.column + t < p.columns) s.bias[t] = p.bias[place.column + t];
-      sources[t] = from;
-      device::wait_for_copies_before<kStages - 2>();
-    });
-    int now = 0, next = kStages - 1;  // stages
-    NO_UNROLL for (int step = 0; step < steps; ++step) {
-      device::for_each_warp(block, [&](const Warp& warp, Shared& s) {
-        Granule* const stages = block.template dynamic<Granule>(s);
-        warp.apart([&](int lane) {
-          const int t = 32 * warp.index() + lane;
-          if (step + kStages - 1 < steps) {
-            load_b(stages + next * kGranules, sources[t].b, t);
-            load_a(stages + next * kGranules, sources[t].a, t);
-          }
-          device::end_group_of_copies();
-        });
-        multiply(warp, stages + now * kGranules, sums);
-        warp.apart([&](int) { device::wait_for_copies_before<kStages - 2>(); });
-      });
-      next = now, now = now + 1 < kStages ? now + 1 : 0;
-    }
-    block.threads([&](int t, Shared& s) {
-      const int lane = t % 32, warp = t / 32;
-      float* const to = &s.sums[0][0] + warp % kColumnWarps * kWarpColumns + lane / 4 * kQuad;
-      const int row0 = warp / kColumnWarps * kRowTiles * 8 + lane % 4 * 2;
-      UNROLL for (int j = 0; j < kRowTiles; ++j) {
-        UNROLL for (int i = 0; i < 2; ++i) {
-          const FragmentC &left = sums[t].at[0][j], &right = sums[t].at[1][j];
-          *reinterpret_cast<Pack<float, kQuad>*>(to + (row0 + j * 8 + i) * kPitch) = {left.at[i], left.at[i + 2],
-                                                                                      right.at[i], right.at[i + 2]};
-        }
-      }
-    });
-  }
-
-  // Each block finishes its part of the rows.
-  DEVICE_FN void join(Block<Shared>& block, const Shared&, const Cluster<Shared>& cluster) const {
-    const Place place = place_of(block);
-    const int parts = 1 << p.parts_log2, rows = kRows >> p.parts_log2;
-    const int first = (int(block.index()) & (parts - 1)) * rows;
-    block.threads([&](int t, Shared& s) {
-      p.activation.template choose<T>([&](auto curve) {
-        NO_UNROLL for (int at = t; at < rows * (kColumns / kQuad); at += kThreads) {
-          const int row = first + at / (kColumns / kQuad), column = at % (kColumns / kQuad) * kQuad;
-          if (place.row + row >= p.rows || place.column + column >= p.columns) continue;
-          float sums[kQuad] = {};
-          NO_UNROLL for (int part = 0; part < parts; ++part) {
-            const float* const from = &cluster.shared(part).sums[0][0];
-            const auto more = *reinterpret_cast<const Pack<float, kQuad>*>(from + row * kPitch + column);
-            UNROLL for (int i = 0; i < kQuad; ++i) sums[i] += more.at[i];
-          }
-          p.store(place.row + row, place.column + column, sums, s.bias + column, curve);
-        }
-      });
-    });
-  }
-
- private:
-  // Tiles that have the same columns of b are neighbours.
-  DEVICE_FN Place place_of(const Block<Shared>& block) const {
-    const int tile = int(block.index() >> p.parts_log2), part = int(block.index()) & ((1 << p.parts_log2) - 1);
-    const int steps = (p.depth + kStep - 1) / kStep, own = (steps + (1 << p.parts_log2) - 1) >> p.parts_log2;
-    const int first = part * own * kStep, left = p.depth - first;
-    return {tile % p.row_tiles * kRows, tile / p.row_tiles * kColumns, first,
-            left < own * kStep ? p.depth : first + own * kStep};
-  }
-
-  // Where granules lie in a stage: of row and chunk along the depth, of which a lane has row lane / 4 and chunk lane %
-  // 4; of b, the first of its four columns or, as it lies, the first of its eight rows.
-  DEVICE_FN static int at_a(int row, int chunk) { return row * kChunks + (chunk ^ (row & 1) * 4); }
-  DEVICE_FN static int at_b(int row, int granule) {
-    if constexpr (kTransposed)
-      return kGranulesOfA + row * kChunks + (granule ^ (row >> 2 & 1) * 4);
-    else
-      return kGranulesOfA + (row * kAcross & ~7) + (((row * kAcross & 7) + granule) ^ (row >> 3 & 3) * 2);
-  }
-
-  static constexpr int kInRowOfB = kTransposed ? kChunks : kAcross;  // granules of a stage
-  static constexpr int kRowsAtOnceOfA = kThreads / kChunks, kRowsAtOnceOfB = kThreads / kInRowOfB;
-  DEVICE_FN Sources sources_of(const Place& place, int t) const {
-    const int row = t / kChunks, k = place.first + t % kChunks * 8;
-    const Source a{p.a + (place.row + row) * p.lda + k, p.rows - place.row - row, place.end - k};
-    const int row_of_b = (kTransposed ? place.column : place.first) + t / kInRowOfB;
-    const int value_of_b = (kTransposed ? place.first : place.column) + t % kInRowOfB * 8;
-    return {a,
-            {p.b + row_of_b * p.ldb + value_of_b, (kTransposed ? p.columns : place.end) - row_of_b,
-             (kTransposed ? place.end : p.columns) - value_of_b}};
-  }
-  // Both go on to the next stage.
-  DEVICE_FN void load_a(Granule* stage, Source& from, int t) const {
-    UNROLL for (int i = 0; i < kGranulesOfA / kThreads; ++i) device::copy_async_or_zeros(
-        stage + at_a(t / kChunks + i * kRowsAtOnceOfA, t % kChunks), from.at + i * kRowsAtOnceOfA * p.lda,
-        from.values > 0 && from.rows > i * kRowsAtOnceOfA);
-    from.at += kStep, from.values -= kStep;
-  }
-  DEVICE_FN void load_b(Granule* stage, Source& from, int t) const {
-    UNROLL for (int i = 0; i < kGranulesOfB / kThreads; ++i) device::copy_async_or_zeros(
-        stage + at_b(t / kInRowOfB + i * kRowsAtOnceOfB, t % kInRowOfB), from.at + i * kRowsAtOnceOfB * p.ldb,
-        from.values > 0 && from.rows > i * kRowsAtOnceOfB);
-    if constexpr (kTransposed)
-      from.at += kStep, from.values -= kStep;
-    else
-      from.at += kStep * p.ldb, from.rows -= kStep;
-  }
-  // What of b the stages have no room for.
-  DEVICE_FN void prefetch_rest(const Place& place, int t) const {
-    const int first = place.first + (kStages - 1) * kStep;
-    if constexpr (kTransposed) {
-      for (int at = t; first + at / kColumns * kStep < place.end; at += kThreads) {
-        const int column = place.column + at % kColumns;
-        if (column < p.columns) device::prefetch(p.b + column * p.ldb + first + at / kColumns * kStep);
-      }
-    } else {
-      for (int k = first + t; k < place.end; k += kThreads) device::prefetch(p.b + k * p.ldb + place.column);
-    }
-  }
-
-  struct Left {
-    Granule at[kTransposed ? kQuad : 4];  // of four columns; or of eight rows two words each
-  };
-  struct Right {
-    Granule at[kRowTiles];
-  };
-  DEVICE_FN static device::FragmentA fragment_a(const Left& left, int pair, int half) {
-    if constexpr (kTransposed) {
-      return device::fragment_a(left.at[2 * pair], left.at[2 * pair + 1], half);
-    } else {
-      const Granule &low = left.at[2 * half], &high = left.at[2 * half + 1];
-      return device::fragment_a(low.at[pair], low.at[2 + pair], high.at[pair], high.at[2 + pair]);
-    }
-  }
-  DEVICE_FN static void multiply(const Warp& warp, const Granule* stage, PerThread<Sums, kThreads>& sums) {
-    const int thread = 32 * warp.index(), row0 = warp.index() / kColumnWarps * kRowTiles * 8;
-    const int column0 = warp.index() % kColumnWarps * kWarpColumns;
-    UNROLL for (int part = 0; part < 2; ++part) {
-      PerThread<Left, 32> left;
-      PerThread<Right, 32> right;
-      warp.apart([&](int lane) {
-        const int g = lane / 4, chunk = part * 4 + lane % 4;
-        UNROLL for (int j = 0; j < kRowTiles; ++j) right[lane].at[j] = stage[at_a(row0 + j * 8 + g, chunk)];
-        if constexpr (kTransposed) {
-          UNROLL for (int i = 0; i < kQuad; ++i) left[lane].at[i] = stage[at_b(column0 + g * kQuad + i, chunk)];
-        } else {
-          const int column = column0 + g * kQuad;
-          UNROLL for (int i = 0; i < 8; ++i) {
-            const auto& two =
-                reinterpret_cast<const Pack<uint32_t, 2>*>(stage + at_b(chunk * 8 + i, column / 8))[column / kQuad % 2];
-            left[lane].at[i / 2].at[i % 2 * 2] = two.at[0], left[lane].at[i / 2].at[i % 2 * 2 + 1] = two.at[1];
-          }
-        }
-      });
-      UNROLL for (int half = 0; half < 2; ++half) {
-        UNROLL for (int pair = 0; pair < 2; ++pair) {
-          UNROLL for (int j = 0; j < kRowTiles; ++j)
-              warp.template mma<T>([&](int lane) -> FragmentC& { return sums[thread + lane].at[pair][j]; },
-                                   [&](int lane) { return fragment_a(left[lane], pair, half); },
-                                   [&](int lane) { return device::fragment_b(right[lane].at[j], half); });
-        }
-      }
-    }
-  }
-};
-
-template <class T, bool kTransposed>
-void launch(StreamRef stream, TileProduct<T> p, int parts) {
-  using Kernel = TileGemm<T, kTransposed>;
-  parts = std::min(parts, device::most_in_cluster<typename Kernel::Shared, Kernel>(stream.device()));
-  p.row_tiles = (p.rows + Kernel::kRows - 1) / Kernel::kRows;
-  p.parts_log2 = std::countr_zero(unsigned(parts));
-  const int64_t column_tiles = (p.columns + Kernel::kColumns - 1) / Kernel::kColumns;
-  device::cluster_kernel<typename Kernel::Shared>(stream, {p.row_tiles * column_tiles, parts, Kernel::kThreads},
-                                                  Kernel{p});
-}
-
-}  // namespace
 
 void tile_gemm(StreamRef stream, const device::Gemm& g, const ProductData& data, const Activation& activation,
                TileGemmWay way) {
@@ -300,12 +14,11 @@ void tile_gemm(StreamRef stream, const device::Gemm& g, const ProductData& data,
     fail(Code::internal, describe(g), ": not a product by tiles, the depth in ", way.parts);
   dispatch(TypeList<Half, BFloat16>{}, g.type, [&]<class T>() {
     const auto* const c = static_cast<const T*>(data.c);
-    const TileProduct<T> p{static_cast<const T*>(data.a),
-                           static_cast<const T*>(data.b),
+    const MatrixRows<T> rows{static_cast<const T*>(data.a), g.lda};
+    const TileProduct<T> p{static_cast<const T*>(data.b),
                            data.addend ? static_cast<const T*>(data.addend) : c,
                            static_cast<const T*>(data.bias),
                            static_cast<T*>(data.c),
-                           g.lda,
                            g.ldb,
                            g.ldc,
                            int(g.m),
@@ -315,7 +28,8 @@ void tile_gemm(StreamRef stream, const device::Gemm& g, const ProductData& data,
                            g.beta,
                            activation,
                            g.constant_b};
-    g.transpose_b ? launch<T, true>(stream, p, way.parts) : launch<T, false>(stream, p, way.parts);
+    g.transpose_b ? launch_tile_gemm<T, true>(stream, p, rows, way.parts)
+                  : launch_tile_gemm<T, false>(stream, p, rows, way.parts);
   });
 }
 

@@ -31,6 +31,8 @@ std::vector<TileGemmWay> tile_gemm_ways(const device::Gemm& gemm, const ProductD
 // The one to take, if it surely pays.
 TileGemmWay tile_gemm_way(const device::Gemm& gemm, const ProductData& data, const Activation& activation,
                           int multiprocessors);
+// One whose blocks all run at once, with at most so many steps along the depth; else none.
+TileGemmWay tile_gemm_way(int64_t rows, int64_t columns, int64_t depth, int64_t most_steps, int multiprocessors);
 
 // c = activation(alpha * a * b + beta * addend + bias), the same bits every time. Before there is an activation, the
 // sum is rounded to c's type, as it is where another kernel reads it. Where there are no clusters, there is one part.

@@ -4,9 +4,9 @@
 #include <functional>
 #include <optional>
 
+#include "device/device.h"
 #include "ops/inner_context.h"
-#include "ops/nn/convolve.h"
-#include "ops/nn/epilogue.h"
+#include "ops/nn/convolve_tiles.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
@@ -47,6 +47,11 @@ void convolve_whole(Context& context, const ConvProblem& problem, const ConvData
   finish(context.stream(), problem, width, rest, data.y);
 }
 
+TileGemmWay way_by_tiles(StreamRef stream, const ConvProblem& problem, const ConvData& data, const Epilogue& rest) {
+  if (!suits_tiles(problem, data, rest.residual)) return {};
+  return tile_convolution_way(problem, rest.activation, device::multiprocessors(stream.device()));
+}
+
 // The rival of cuDNN's engines, which is run many times to be timed.
 struct Product {
   Again context;
@@ -74,7 +79,7 @@ class ConvBase : public Op {
   }
 
   void prepare(Prepack& prepack) override {
-    if (expected_) prepack.dnn().expect(*expected_);
+    if (expected_ && !is_by_tiles(prepack.stream())) prepack.dnn().expect(*expected_);
     expected_.reset();
   }
   bool prepack(int input, const Tensor& constant, Prepack& prepack) override {
@@ -146,7 +151,10 @@ class ConvBase : public Op {
       const Shape y = with_spatial(x, out_channels, transposed ? window.in : window.out);
       if (type == Type::f64) return;
       expected_ = for_dnn(problem, transposed, x, w, y, node.has_input(bias_input), has_residual, activation);
-      if (any_batch) expected_->x[0] = expected_->y[0] = -1;
+      if (any_batch)
+        expected_->x[0] = expected_->y[0] = -1;
+      else if (!transposed)
+        expected_problem_ = {problem, activation};
     } catch (const Error&) {  // the run will say what is wrong
     }
   }
@@ -219,6 +227,12 @@ class ConvBase : public Op {
   bool use_tf32_;
 
  private:
+  // What is expected will not go to cuDNN.
+  bool is_by_tiles(StreamRef stream) const {
+    if (!expected_problem_) return false;
+    const auto& [problem, activation] = *expected_problem_;
+    return way_by_tiles(stream, problem, {}, {nullptr, nullptr, activation}).parts > 0;
+  }
   Tensor channels_first(Tensor w) const {
     if (weights_last_) w.shape = ops::channels_first(w.shape, Layout::channels_last);
     return w;
@@ -230,6 +244,11 @@ class ConvBase : public Op {
   }
 
   std::optional<device::Convolution> expected_;
+  struct Expected {
+    ConvProblem problem;
+    Activation activation;
+  };
+  std::optional<Expected> expected_problem_;  // if the batch is known, too
   bool has_constant_weights_ = false;
   Tensor arranged_;  // the weights, if they are constant; with the shape of those given
 };
@@ -255,6 +274,8 @@ class Conv : public ConvBase {
     if (y.count() == 0) return;
     arrange(context, w);
     const ConvData data{x.data, w.data, bias, y.data, are_constant(w)};
+    const TileGemmWay tiles = way_by_tiles(context.stream(), problem, data, rest);
+    if (tiles.parts > 0) return convolve_tiles(context.stream(), problem, data, rest, tiles);
     const bool depthwise = is_depthwise(problem);  // cuDNN is slow at these
     if (!depthwise && suits_dnn(context, problem, false, x, w, data, rest) &&
         run_dnn(context, problem, false, x.shape, w.shape, shape, data, rest))

@@ -95,10 +95,23 @@ struct FinishPacks {
   }
 };
 
+// The curve is chosen once a pack, whose values are then computed side by side.
 template <class T>
-struct Activate {
+struct ActivatePacks {
+  static constexpr int kPack = device::pack_size<T>();
+  int64_t n;
+  T* y;
   Activation activation;
-  DEVICE_FN Compute<T> operator()(T x) const { return activation.template whole<T>(Compute<T>(x)); }
+  bool aligned;
+
+  DEVICE_FN void operator()(int64_t pack) const {
+    const int64_t first = pack * kPack;
+    const int count = n - first < kPack ? int(n - first) : kPack;
+    auto values = device::load_pack<kPack>(y + first, aligned, count);
+    activation.template choose<T>(
+        [&](auto curve) { UNROLL for (int i = 0; i < kPack; ++i) values.at[i] = T(curve(Compute<T>(values.at[i]))); });
+    device::store_pack(y + first, values, aligned, count);
+  }
 };
 
 }  // namespace
@@ -131,7 +144,10 @@ Activation Activation::of(const NodeInfo& node, const std::string& attribute) {
 void activate(StreamRef stream, Type type, int64_t n, const Activation& activation, void* y) {
   if (activation.kind == Activation::Kind::none) return;
   dispatch(FloatList{}, type, [&]<class T>() {
-    device::transform(stream, n, static_cast<T*>(y), Activate<T>{activation}, static_cast<const T*>(y));
+    using Kernel = ActivatePacks<T>;
+    T* const values = static_cast<T*>(y);
+    device::for_each_index(stream, (n + Kernel::kPack - 1) / Kernel::kPack,
+                           Kernel{n, values, activation, device::is_pack_aligned<Kernel::kPack>(values)});
   });
 }
 

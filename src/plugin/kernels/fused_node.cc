@@ -1,5 +1,7 @@
 #include "plugin/kernels/fused_node.h"
 
+#include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -17,9 +19,21 @@ namespace encore::plugin {
 
 // What a fused node runs. That of a body is run by the region around it, if that has the node with the body; by graphs
 // of its own if the other has none, as that would be too long.
-class Region final : public ops::Op {
+class Region final : public ops::Op, public fuse::CompiledPart {
  public:
-  explicit Region(fuse::Plan plan) : program_(std::move(plan)) {}
+  Region(fuse::Plan plan, std::string nodes, const std::vector<fuse::Padding>& paddings)
+      : program_(std::move(plan)), nodes_(std::move(nodes)) {
+    for (const fuse::Padding& padding : paddings) padded_.emplace(padding.dim, padding.axes);
+  }
+
+  const std::string& nodes() const override { return nodes_; }
+  const fuse::PaddedAxes* padded_axes(const std::string& dim) const override {
+    const auto found = padded_.find(dim);
+    return found == padded_.end() ? nullptr : &found->second;
+  }
+  bool has_masks() const override {
+    return std::ranges::any_of(padded_, [](const auto& one) { return !one.second.masked.empty(); });
+  }
 
   void load(KernelPrepack& loader) { program_.prepare(loader); }
   Kept& kept() { return kept_; }
@@ -37,6 +51,8 @@ class Region final : public ops::Op {
 
  private:
   fuse::Program program_;
+  const std::string nodes_;
+  std::map<std::string, fuse::PaddedAxes> padded_;  // by dimension
   Kept kept_;
   mutable std::optional<automatic::RegionGraphs> graphs_;  // which guard themselves
 };
@@ -48,10 +64,11 @@ struct FusedNode : OrtNodeComputeInfo {
   const std::shared_ptr<Region> region;
   std::vector<fuse::Padding> paddings;
 
-  FusedNode(Ep& ep, const GraphNodeInfo& info, fuse::Plan plan)
+  FusedNode(Ep& ep, const GraphNodeInfo& info, fuse::Plan plan, std::string nodes, std::vector<fuse::Padding> padded)
       : OrtNodeComputeInfo{},
         node(ep, info, std::vector<bool>(size_t(info.input_count()))),
-        region(std::make_shared<Region>(std::move(plan))) {
+        region(std::make_shared<Region>(std::move(plan), std::move(nodes), padded)),
+        paddings(std::move(padded)) {
     node.op = "Region";  // in profiles
     node.fault_number = ep.faults().number(node.label);
     ort_version_supported = ort().version;
@@ -122,12 +139,11 @@ void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused,
     const fuse::Watch watch = plan_files(ep.options().dump_regions, info.name());
     fuse::Plan plan = ep.on_host() ? graph.plan_of_part(info, *ep.on_host(), paddings, compute_on(ep), watch)
                                    : graph.plan(info, ep.known_dims(), watch);
-    auto made = std::make_unique<FusedNode>(ep, info, std::move(plan));
     const std::vector<const OrtNode*> nodes = nodes_of(graphs[i]);
+    auto made = std::make_unique<FusedNode>(ep, info, std::move(plan), span_of(nodes), std::move(paddings));
     if (ep.store() && (nodes.size() > 1 || !bodies_of(nodes[0]).empty()))
       made->region->add_graphs(region_of(graph, info, nodes, ep.options()), *ep.store());
-    ep.add_region(info.name(), {made->region, nodes.size()});
-    made->paddings = std::move(paddings);
+    ep.add_region(info.name(), {made->region, made->region, nodes.size()});
     made->load();
     infos[i] = made.release();
   }

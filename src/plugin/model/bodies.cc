@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "ops/bound_alone.h"
 #include "ops/registry.h"
 #include "plugin/host/fence.h"
 #include "plugin/model/few_numbers.h"
@@ -16,7 +17,7 @@ class Examination {
  public:
   Examination(const OrtNode* node, const NamedBody& body, const Compiled& compiled, const ops::Settings& settings,
               const ByData& by_data)
-      : compiled_(compiled),
+      : compiled_{compiled.ep, compiled.find, compiled.size, compiled.why_not_by_data},  // inside nothing is fetched
         settings_(settings),
         by_data_(by_data),
         place_(text(" in the ", body.name, " of ", label_of(node))) {
@@ -107,11 +108,27 @@ class Examination {
     if (!is_compiled) {
       node.is_host_op = is_host_op(info);
       node.is_small = node.is_host_op && makes_few(info);
+      go_without_bounds(node, info);
       why = why_not(row, info, inner, node);
     }
     node.claimable = why.empty();
     if (!node.claimable && !node.is_host_op && why_not_.empty()) why_not_ = std::move(why);
     graph_.nodes.push_back(std::move(node));
+  }
+
+  static void go_without_bounds(PlacementNode& node, const GraphNodeInfo& info) {
+    std::vector<bool> bounds;
+    for (int i = 0; i < info.input_count(); ++i) bounds.push_back(ops::is_bound_alone(info, i));
+    if (std::ranges::count(bounds, true) == 0) return;
+    node.do_without = [=](PlacementNode& to, const std::vector<int>& lacking) {
+      bool is_new = false;
+      for (size_t i = 0; i < bounds.size(); ++i) {
+        if (!bounds[i] || !to.host_inputs[i] || !std::ranges::count(lacking, to.inputs[i])) continue;
+        to.host_inputs[i] = false;
+        is_new = true;
+      }
+      return is_new;
+    };
   }
 
   std::string why_not(const ops::OpRow* row, const GraphNodeInfo& info, const OrtNode* inner, PlacementNode& node) {
@@ -132,7 +149,7 @@ class Examination {
     return known->second;
   }
 
-  const Compiled& compiled_;
+  const Compiled compiled_;
   const ops::Settings& settings_;
   const ByData& by_data_;
   const std::string place_;
@@ -166,6 +183,37 @@ bool have_same_shape(const OrtValueInfo* one, const OrtValueInfo* other, bool if
   return true;
 }
 
+size_t carried_by(const NamedBody& loop) { return input_values_of(loop.graph).size() - 2; }
+
+bool holds(const OrtValueInfo* constant) {
+  const OrtValue* value = nullptr;
+  check(ort().api->ValueInfo_GetInitializerValue(constant, &value));
+  if (!value) return false;
+  const ops::Tensor tensor = tensor_of(value, ops::Where::host);
+  return tensor.type == ops::Type::boolean && tensor.count() == 1 && *tensor.as<const bool>();
+}
+
+// Whether a loop runs as often as a constant says, for no condition ends it.
+bool is_counted(const OrtNode* loop) {
+  const GraphNodeInfo info(loop);
+  const ops::Tensor* const begins = info.constant_input(1);
+  if (!info.constant_input(0) || (info.has_input(1) && !(begins && *begins->as<const bool>()))) return false;
+  const OrtGraph* const body = bodies_of(loop)[0].graph;
+  const OrtValueInfo* const condition = output_values_of(body).at(0);
+  if (is_constant(condition)) return holds(condition);
+  const std::string given = inputs_of(body).at(1), name = names_of({condition})[0];
+  return name == given || std::ranges::any_of(nodes_of(body), [&](const OrtNode* node) {
+           const GraphNodeInfo inner(node);
+           return inner.op_type() == "Identity" && inner.output_value(0) == name && inner.input_value(0) == given;
+         });
+}
+
+// What a loop collects is as long as data says if that decides about it.
+bool collects_by_data(const OrtNode* node) {
+  const GraphNodeInfo info(node);
+  return info.op_type() == "Loop" && size_t(info.output_count()) > carried_by(bodies_of(node)[0]) && !is_counted(node);
+}
+
 // All shapes are to be known before data on the device decides; exporters tell few of a loop's values, which most often
 // keep theirs, and where one does not, no graph is captured.
 std::string why_not_by_data(const OrtNode* node, const Compiled& compiled) {
@@ -183,9 +231,9 @@ std::string why_not_by_data(const OrtNode* node, const Compiled& compiled) {
     return {};
   }
   const auto begins = input_values_of(bodies[0].graph);
-  const size_t carried = begins.size() - 2;  // behind the iteration's number and the condition; or a condition
-  if (made.size() - 1 > carried) return text("data decides how often ", label, " runs, which collects outputs");
-  for (size_t i = 0; i < carried; ++i)
+  if (!compiled.fetches && collects_by_data(node))
+    return text("data decides how often ", label, " runs, which collects outputs");
+  for (size_t i = 0; i < carried_by(bodies[0]); ++i)  // behind the iteration's number and the condition; or a condition
     if (!have_same_shape(begins[i + 2], made[i + 1], true))
       return text("data decides how often ", label, " runs, whose value '", names_of({begins[i + 2]})[0],
                   "' may change its shape");
@@ -274,6 +322,9 @@ std::string place_bodies(PlacementNode& place, const OrtNode* node, const Compil
                          const std::function<std::string(int)>& name_of) {
   const auto take = [=](PlacementNode& to, const BodyClaim& claim, bool decides) {
     if (decides) to.host_inputs.assign(to.inputs.size(), false);
+    if (decides && collects_by_data(node))
+      to.fetched.assign(to.outputs.begin() + ptrdiff_t(carried_by(bodies_of(node)[0])), to.outputs.end());
+    std::erase(to.fetched, -1);
     to.host_reads.clear();
     for (const std::string& name : claim.host_reads) to.host_reads.push_back(number(name));
   };
@@ -281,6 +332,7 @@ std::string place_bodies(PlacementNode& place, const OrtNode* node, const Compil
   ByData known;
   BodyClaim claim = examine_bodies(node, compiled, settings);
   std::string why_not = claim.why_not;
+  if (const auto refused = compiled.refused.find(node); refused != compiled.refused.end()) return refused->second;
   if (!why_not.empty() && is_loop) {  // the condition that its body makes may be what the host lacks
     known.decides = true;
     claim = examine_bodies(node, compiled, settings, known);

@@ -2,6 +2,7 @@
 // before, and has made one of each region in them.
 #pragma once
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -18,6 +19,9 @@ struct Compiled {
   std::function<std::shared_ptr<const ops::Op>(const std::string& node)> find;  // null if there is none
   std::function<size_t(const std::string& node)> size;                          // of so many nodes
   std::string why_not_by_data = {};  // data on the device can't decide what bodies do; empty: it can
+  bool fetches = false;              // what is as long as data says, when a graph has run
+  std::map<const OrtNode*, std::string> refused =
+      {};  // with bodies in which the option pad may change results, and why
 };
 
 struct NamedBody {

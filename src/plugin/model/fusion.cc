@@ -120,6 +120,7 @@ void FusedGraph::add_bodies(const OrtNode* node, fuse::Node& made) {
   }
   const std::vector<const OrtValueInfo*> reads = read_inside(node);
   for (const OrtValueInfo* value : reads) made.inputs.push_back(see(value));
+  std::erase_if(host_reads, [&](const std::string& value) { return !numbers_.contains(value); });  // of no part's node
   for (const std::string& value : host_reads) made.inputs.push_back(numbers_.at(value));
   for (size_t b = 0; b < bodies.size(); ++b) {
     const bool is_loop = made.info->op_type() == "Loop";
@@ -214,6 +215,19 @@ fuse::Plan FusedGraph::plan_of_part(const GraphNodeInfo& fused, const std::set<s
 fuse::PaddedAxes FusedGraph::padded_axes(const GraphNodeInfo& fused, const std::string& dim, int64_t longest) {
   Ends ends = ends_of(fused);
   return fuse::padded_axes(fuse::plan_of(graph_, std::move(ends.inputs), std::move(ends.outputs)), dim, longest);
+}
+
+std::map<const OrtNode*, std::string> FusedGraph::refused_bodies(const std::string& dim, int64_t longest) {
+  read_constants();
+  std::set<int> made;
+  for (const fuse::Node& node : graph_.nodes) made.insert(node.outputs.begin(), node.outputs.end());
+  std::vector<int> inputs;
+  for (int value = 0; value < std::ssize(graph_.values); ++value)
+    if (!graph_.values[size_t(value)].is_constant && !made.contains(value)) inputs.push_back(value);
+  std::map<const OrtNode*, std::string> refused;
+  for (auto& [step, why] : fuse::refused_bodies(fuse::plan_of(graph_, std::move(inputs), {}), dim, longest))
+    refused.emplace(static_cast<const GraphNodeInfo*>(graph_.nodes[size_t(step)].info)->node(), std::move(why));
+  return refused;
 }
 
 std::vector<ops::GrowingDim> FusedGraph::growing_dims(const GraphNodeInfo& fused) {

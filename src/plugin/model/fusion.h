@@ -1,6 +1,7 @@
 // onnxruntime's graphs as fusion sees them.
 #pragma once
 #include <deque>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -41,6 +42,8 @@ class FusedGraph {
                           const fuse::Watch& watch);
   // Of the same part: its inputs and outputs that become longer when the dimension is padded.
   fuse::PaddedAxes padded_axes(const GraphNodeInfo& fused, const std::string& dim, int64_t longest);
+  // Of nodes with bodies, in a graph of which not all need be a part: why they can't be one if the dimension is padded.
+  std::map<const OrtNode*, std::string> refused_bodies(const std::string& dim, int64_t longest);
   // And those that may become longer by themselves.
   std::vector<ops::GrowingDim> growing_dims(const GraphNodeInfo& fused);
 

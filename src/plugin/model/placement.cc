@@ -42,6 +42,17 @@ fuse::Makers makers_of(const PlacementGraph& graph, const Links& links) {
   return makers;
 }
 
+// What is fetched from a part is there once that is over.
+fuse::Cuts cuts_of(const PlacementGraph& graph, const Links& links) {
+  fuse::Cuts cuts;
+  for (size_t n = 0; n < graph.nodes.size(); ++n)
+    for (int value : graph.nodes[n].fetched) {
+      for (const Use& use : links.uses[size_t(value)]) cuts.emplace(int(n), use.node);
+      for (int reader : links.inside[size_t(value)]) cuts.emplace(int(n), reader);
+    }
+  return cuts;
+}
+
 bool leaves_on_host(const PlacementNode& maker, int value) {
   for (size_t i = 0; i < maker.outputs.size(); ++i)
     if (maker.outputs[i] == value && maker.host_outputs[i]) return true;
@@ -294,7 +305,7 @@ std::vector<int> regions(const PlacementGraph& given, const std::vector<bool>& o
   for (bool changed = true; changed;) {
     region_of.assign(graph.nodes.size(), -1);
     count = 0;
-    auto sets = fuse::convex_sets(makers, fits, fuse::When::late);
+    auto sets = fuse::convex_sets(makers, fits, fuse::When::late, cuts_of(graph, links));
     for (const std::vector<int>& set : sets) {
       for (int n : set) region_of[size_t(n)] = count;
       ++count;

@@ -224,10 +224,17 @@ void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
   const OrtNode* parent = nullptr;
   check(ort().api->Graph_GetParentNode(graph, &parent));
   if (is_of_function(graph)) return;
-  const Compiled compiled{
-      registration_->name(), {}, [&](const std::string& node) { return region_of(node).nodes; }, why_not_by_data()};
-  Claim claim = examine(graph, support, registration_->name(), settings(), parts(),
-                        options_.pad.empty() ? &compiled : nullptr);  // which is not followed into bodies
+  Compiled compiled{registration_->name(), [&](const std::string& node) { return region_of(node).op.lock(); },
+                    [&](const std::string& node) { return region_of(node).nodes; }, why_not_by_data(),
+                    !parent && !graphs_};
+  const auto has_bodies = [](const OrtNode* node) { return !bodies_of(node).empty(); };
+  if (!options_.pad.empty() && std::ranges::any_of(nodes_of(graph), has_bodies)) {
+    FusedGraph whole(graph, settings(), &compiled);
+    for (const auto& [dim, lengths] : options_.pad)
+      for (const auto& [node, why] : whole.refused_bodies(dim, lengths.back()))
+        compiled.refused.emplace(node, text("'pad' pads '", dim, "': ", why));
+  }
+  Claim claim = examine(graph, support, registration_->name(), settings(), parts(), &compiled);
   claim_nodes(graph, support, claim, parent);
   tell_placement(claim, parent);
   fixed_layout_ = std::move(claim.fixed_layout);

@@ -66,6 +66,7 @@ class Ep : public OrtEp {
   const fuse::KnownDims& known_dims() const { return known_dims_; }  // of groups
   struct CompiledRegion {
     std::weak_ptr<Region> region;
+    std::weak_ptr<const ops::Op> op;  // the same
     size_t nodes = 0;
   };
   void add_region(const std::string& node, CompiledRegion region) { regions_[node] = std::move(region); }

@@ -82,6 +82,9 @@ struct Attend {
 
 // A query that sees no key gets zeros. Lengths out of range are reported, and cut to what there is.
 void attend(Context& context, const Attend& problem);
+// Of cleared scratch: what libraries keep account in of who has which tile.
+inline constexpr size_t kAttentionClears = 256;
+
 // Of the bias that attend() makes for the library, or without elements: it makes none.
 Shape bias_shape(Context& context, const Attend& problem);
 Shape blind_shape(const Shape& bias);

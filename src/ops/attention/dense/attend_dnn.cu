@@ -260,7 +260,10 @@ bool run(Context& context, const Attend& p) {
     addresses.key_lengths = of_keys;
   }
   if (p.is_cache && visible.has_lengths()) clear_behind(context, p, view);
-  device::run_attention(context.dnn(), context.stream(), *fused, addresses, context.scratch(*workspace_bytes));
+  const Context::Cleared workspace = *workspace_bytes <= kAttentionClears
+                                         ? context.cleared_scratch(*workspace_bytes)
+                                         : Context::Cleared{context.scratch(*workspace_bytes), false};
+  device::run_attention(context.dnn(), context.stream(), *fused, addresses, workspace.at, workspace.is_cleared);
   if (blind || may_be_blind(visible, p.queries, p.keys)) {
     const int64_t rows = p.batch * p.heads * p.queries;
     device::for_each_index(context.stream(), rows,

@@ -76,6 +76,7 @@ class Attention : public Op {
             "q_num_heads and kv_num_heads are wanted for a Q of rank 3");
   }
 
+  size_t cleared_bytes() const override { return kAttentionClears; }
   void run(Context& context) const override {
     const Tensor &q_in = context.input(0), &k_in = context.input(1), &v_in = context.input(2);
     const int rank = q_in.shape.rank();

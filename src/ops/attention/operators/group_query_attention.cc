@@ -15,6 +15,7 @@
 #include "ops/attention/dense/decode_step.h"
 #include "ops/attention/inputs/grouped_inputs.h"
 #include "ops/attention/inputs/heads.h"
+#include "ops/bound_alone.h"
 #include "ops/choice.h"
 #include "ops/registry.h"
 
@@ -72,6 +73,7 @@ class GroupQueryAttention : public Op {
     if (smooth_) zeros_ = keep_zeros(prepack, heads_, type_);
   }
 
+  size_t cleared_bytes() const override { return kAttentionClears; }
   void run(Context& context) const override {
     const Tensor& query = context.input(0);
     CacheExtension cache;
@@ -201,7 +203,9 @@ class GroupQueryAttention : public Op {
     const Tensor& last_keys = context.input(kLastKeys);
     require(last_keys.count() == cache.batch, "seqlens_k has shape ", last_keys.shape.str(), "; a number for each of ",
             cache.batch, " batches is wanted");
-    const int64_t total = total_keys(context.input(kTotal), cache.rows);
+    const Tensor& told = context.input(kTotal);
+    const bool is_told = told.where == Where::host;
+    int64_t total = is_told ? total_keys(told, cache.rows) : 0;
     if (const Tensor* key = context.find_input(kPastKey)) {
       const Tensor& value = context.input(kPastValue);
       const Shape& shape = key->shape;
@@ -211,6 +215,11 @@ class GroupQueryAttention : public Op {
               kv_heads_, ",keys,", last, "]");
       cache.past_keys = key->data, cache.past_values = value.data;
       cache.past_rows = shape[2];
+    }
+    if (!is_told) {
+      require(cache.rows == 1 && cache.past_rows > 0, "total_sequence_length is on the device, and there are ",
+              cache.rows, " new rows and a past of ", cache.past_rows, "; one row and a past with room are wanted");
+      total = cache.past_rows;
     }
     if (cache.filled) {
       require(!windowed_, "key and value have no rows, which sliding_window_cache does not allow");
@@ -349,6 +358,18 @@ class GroupQueryAttention : public Op {
 };
 
 }  // namespace
+
+// Of a row that goes into a cache with room: kernels have the lengths, and the angles are for as many positions.
+bool is_bound_alone(const NodeInfo& node, int input) {
+  constexpr int kPast = 3, kTotal = 6, kAngles = 7, kPositions = 9, kScores = 10;
+  if (node.domain() != kMicrosoft || node.op_type() != "GroupQueryAttention" || input != kTotal) return false;
+  const auto query = node.input_dims(0), past = node.input_dims(kPast), angles = node.input_dims(kAngles);
+  if (!query || query->size() != 3 || (*query)[1] != 1 || !node.has_input(kPast) || node.has_input(kScores) ||
+      (node.output_count() > 3 && node.has_output(3)))
+    return false;
+  if (!node.has_input(kAngles) || node.has_input(kPositions)) return true;
+  return past && past->size() == 4 && (*past)[2] >= 0 && angles && !angles->empty() && (*angles)[0] >= (*past)[2];
+}
 
 std::vector<OpRow> group_query_attention_rows() {
   // The present does not reuse the past of another node: it may be larger, which is not known when reuse is planned.

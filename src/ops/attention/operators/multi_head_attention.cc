@@ -30,6 +30,7 @@ class MultiHeadAttention : public Op {
             node.has_input(kKey) ? "3 where there is a key" : "5 where there is no key");
   }
 
+  size_t cleared_bytes() const override { return kAttentionClears; }
   void run(Context& context) const override {
     const Tensor &query = context.input(kQuery), *key = context.find_input(kKey), *value = context.find_input(kValue);
     const Type type = query.type;

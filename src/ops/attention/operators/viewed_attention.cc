@@ -4,6 +4,7 @@
 #include <initializer_list>
 
 #include "ops/attention/dense/attend_products.h"
+#include "ops/registry.h"
 #include "ops/shape/movement.h"
 #include "ops/shape/strided_view.h"
 
@@ -61,8 +62,10 @@ int64_t joint(std::initializer_list<int64_t> dims, const char* what) {
 
 class Viewed : public Op {
  public:
-  explicit Viewed(const NodeInfo& node) : how_(viewed_attention(node)), tf32_(node.settings.use_tf32) {}
+  explicit Viewed(const NodeInfo& node)
+      : how_(viewed_attention(node)), tf32_(node.settings.use_tf32), is_half_(kHalves.has(node.input_type(0))) {}
 
+  size_t cleared_bytes() const override { return is_half_ ? kAttentionClears : 0; }
   void run(Context& context) const override {
     const Type type = context.input(0).type;
     ViewedTensor all_k = heads_of(context, context.input(1), how_.k, "keys"),
@@ -88,6 +91,7 @@ class Viewed : public Op {
     require(v.shape[2] == problem.keys, "there are ", problem.keys, " keys and ", v.shape[2], " values");
     problem.head_size = q.shape[3], problem.value_size = v.shape[3];
     problem.scale = how_.scale;
+    problem.visible = {.before = how_.before, .after = how_.after, .offset = problem.keys - problem.queries};
     bool repeats = false;
     const auto rows = [&](const Rows& from, int64_t heads, int64_t count) {
       const std::array wanted{problem.batch, heads, count};
@@ -186,7 +190,7 @@ class Viewed : public Op {
   }
 
   ViewedAttention how_;
-  bool tf32_;
+  bool tf32_, is_half_;
 };
 
 }  // namespace
@@ -199,6 +203,8 @@ Attributes attributes_of(const ViewedAttention& how) {
                         {"y", how.y_order}};
   if (how.least > kAnyNumber) attributes["least"] = float(how.least);
   if (how.sees) attributes["sees"] = int64_t(1);
+  if (how.before >= 0) attributes["before"] = how.before;
+  if (how.after >= 0) attributes["after"] = how.after;
   if (how.zeros) attributes["zeros"] = int64_t(1);
   return attributes;
 }
@@ -212,6 +218,8 @@ ViewedAttention viewed_attention(const NodeInfo& node) {
           node.get_float("scale", 1),
           node.get_float("least", float(kAnyNumber)),
           node.get_int("sees", 0) != 0,
+          node.get_int("before", -1),
+          node.get_int("after", -1),
           node.get_int("zeros", 0) != 0};
 }
 

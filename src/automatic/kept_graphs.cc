@@ -1,0 +1,88 @@
+// What others ask of a region's graphs: the report, and the store that keeps them.
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "automatic/region_graphs.h"
+
+namespace encore::automatic {
+
+void RegionGraphs::note_padded() {
+  const std::lock_guard lock(mutex_);
+  ++counts_.padded;
+}
+
+bool RegionGraphs::is_used() const {
+  const std::lock_guard lock(mutex_);
+  return !is_part_ || !shapes_.empty();
+}
+
+RegionReport RegionGraphs::report() const {
+  const std::lock_guard lock(mutex_);
+  RegionReport report = counts_;
+  report.keys = shapes_.size();
+  for (const auto& [key, shapes] : shapes_) {
+    report.graphs += shapes.replays.size();
+    if (shapes.known) report.scratch_bytes = std::max(report.scratch_bytes, shapes.known->plan().bytes());
+  }
+  for (const Growth& growth : growths_)
+    if (!growth.lengths().empty()) report.lengths[growth.name()] = growth.lengths();
+  report.changing = changing();
+  if (!refusal_.empty()) report.refusal = refusal_;
+  return report;
+}
+
+std::set<std::string> RegionGraphs::changing() const {
+  std::set<std::string> found;
+  for (const auto& [key, shapes] : shapes_) {
+    auto one = shapes_.begin()->first.begin(), other = key.begin();
+    for (const std::string& input : inputs_) {
+      const int64_t rank = *one++, other_rank = *other++;
+      if (rank != other_rank) found.insert(input);
+      for (int64_t axis = 0; rank == other_rank && axis < rank; ++axis)
+        if (one[axis] != other[axis]) found.insert(text(input, "[", axis, "]"));
+      one += std::max<int64_t>(rank, 0), other += std::max<int64_t>(other_rank, 0);
+    }
+  }
+  return found;
+}
+
+// ---- for the store
+
+size_t RegionGraphs::kept() const {
+  const std::lock_guard lock(mutex_);
+  size_t kept = 0;
+  for (const auto& [key, shapes] : shapes_) kept += shapes.replays.size();
+  return kept;
+}
+
+std::optional<double> RegionGraphs::coldest(uint64_t now) const {
+  const std::lock_guard lock(mutex_);
+  std::optional<double> least;
+  for (const auto& [key, shapes] : shapes_)
+    if (!shapes.replays.empty()) least = std::min(least.value_or(shapes.heat.at(now)), shapes.heat.at(now));
+  return least;
+}
+
+std::shared_ptr<void> RegionGraphs::drop_coldest(uint64_t now) {
+  const std::lock_guard lock(mutex_);
+  Shapes* coldest = nullptr;
+  for (auto& [key, shapes] : shapes_)
+    if (!shapes.replays.empty() && (!coldest || shapes.heat.at(now) < coldest->heat.at(now))) coldest = &shapes;
+  if (!coldest) return nullptr;
+  const auto gone = std::move(coldest->replays.front());
+  coldest->replays.erase(coldest->replays.begin());
+  return gone;
+}
+
+void RegionGraphs::drop(device::StreamRef stream, std::vector<std::shared_ptr<void>>& gone) {
+  const std::lock_guard lock(mutex_);
+  const auto goes = [&](const auto& replay) { return !stream || replay->stream == stream; };
+  for (auto& [key, shapes] : shapes_) {
+    std::ranges::copy_if(shapes.replays, std::back_inserter(gone), goes);
+    std::erase_if(shapes.replays, goes);
+    if (stream) std::erase_if(shapes.sightings, [&](const Sighting& sighting) { return sighting.stream == stream; });
+  }
+}
+
+}  // namespace encore::automatic

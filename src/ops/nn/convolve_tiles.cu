@@ -1,0 +1,132 @@
+#include "ops/nn/convolve_tiles.h"
+
+#include <algorithm>
+#include <climits>
+
+#include "device/divide_small.h"
+#include "ops/dispatch.h"
+#include "ops/matmul/tile_gemm_kernel.h"
+
+namespace encore::ops {
+namespace {
+
+using device::BFloat16;
+using device::Half;
+using device::SmallDivider;
+
+// What a window has of x: of each of its positions all channels.
+template <class T>
+struct WindowRows {
+  // As MatrixRows'. `first`: where a window begins in its image, of which it may begin outside.
+  template <int kCount, int kApart>
+  struct Source {
+    static constexpr int kRows = kCount, kDistance = kApart;
+    int image[kCount], first[kCount][2];
+    int channel, tap[2], values;
+  };
+  static constexpr int kNowhere = INT_MIN / 2;
+
+  const T* x;
+  SmallDivider by_image, by_line, by_channels, by_taps;  // of the result; of a window
+  int in[2], taps[2], stride[2], dilation[2], before[2];
+
+  template <class Source>
+  DEVICE_FN Source from(int row, int rows, int k, int end) const {
+    Source source;
+    source.values = end - k;
+    source.tap[0] = by_taps(by_channels(k, source.channel), source.tap[1]);
+    UNROLL for (int i = 0; i < Source::kRows; ++i) {
+      const int own = row + i * Source::kDistance;
+      int position, column;
+      const int image = by_image(own < rows ? own : 0, position), line = by_line(position, column);
+      source.image[i] = image * in[0] * in[1];
+      source.first[i][0] = own < rows ? line * stride[0] - before[0] : kNowhere;
+      source.first[i][1] = column * stride[1] - before[1];
+    }
+    return source;
+  }
+  template <class Source>
+  DEVICE_FN void copy(Granule* to, const Source& from, int i) const {
+    const int line = from.first[i][0] + from.tap[0] * dilation[0];
+    const int column = from.first[i][1] + from.tap[1] * dilation[1];
+    const bool there = from.values > 0 && unsigned(line) < unsigned(in[0]) && unsigned(column) < unsigned(in[1]);
+    const int at = there ? (from.image[i] + line * in[1] + column) * by_channels.divisor() + from.channel : 0;
+    device::copy_async_or_zeros(to, x + at, there);
+  }
+  template <class Source>
+  DEVICE_FN void step(Source& from, int values) const {
+    from.values -= values;
+    from.channel += values;
+    NO_UNROLL while (from.channel >= by_channels.divisor()) {
+      from.channel -= by_channels.divisor();
+      if (++from.tap[1] == taps[1]) from.tap[1] = 0, ++from.tap[0];
+    }
+  }
+};
+
+int64_t positions_of(const ConvProblem& p) { return p.images * p.window.out_count(); }
+int64_t depth_of(const ConvProblem& p) { return p.in_channels * p.window.taps(); }
+
+template <class T>
+void run(StreamRef stream, const ConvProblem& p, const ConvData& data, const Epilogue& rest, TileGemmWay way) {
+  const Window& w = p.window;
+  WindowRows<T> rows{static_cast<const T*>(data.x), SmallDivider(int(w.out_count())), SmallDivider(w.out[2]),
+                     SmallDivider(int(p.in_channels)), SmallDivider(w.kernel[2])};
+  for (int d = 0; d < 2; ++d) {
+    rows.in[d] = w.in[1 + d], rows.taps[d] = w.kernel[1 + d], rows.stride[d] = w.stride[1 + d];
+    rows.dilation[d] = w.dilation[1 + d], rows.before[d] = w.before[1 + d];
+  }
+  TileProduct<T> product{};
+  product.b = static_cast<const T*>(data.w);
+  product.addend = static_cast<const T*>(rest.residual);
+  product.bias = static_cast<const T*>(data.bias);
+  product.c = static_cast<T*>(data.y);
+  product.depth = int(depth_of(p));
+  product.ldb = product.depth;
+  product.columns = int(p.out_channels);
+  product.ldc = product.columns;
+  product.rows = int(positions_of(p));
+  product.alpha = 1;
+  product.beta = rest.residual ? 1 : 0;
+  product.activation = rest.activation;
+  product.constant_b = data.constant_w;
+  launch_tile_gemm<T, true>(stream, product, rows, way.parts);
+}
+
+}  // namespace
+
+bool suits_tiles(const ConvProblem& p, const ConvData& data, const void* residual) {
+  constexpr int64_t kMost = INT_MAX / 4, kFarthest = 1 << 20;
+  const Window& w = p.window;
+  if ((p.type != Type::f16 && p.type != Type::bf16) || p.layout != Layout::channels_last || p.groups != 1) return false;
+  if (w.in[0] != 1 || w.out[0] != 1 || w.kernel[0] != 1 || w.taps() == 1) return false;
+  if (p.in_channels % 8 != 0 || p.out_channels % 8 != 0 || p.in_channels == 0 || p.out_channels == 0) return false;
+  for (const int d : {1, 2})
+    if (int64_t(w.kernel[d]) * w.dilation[d] > kFarthest || w.out[d] < 1 || w.in[d] < 1) return false;
+  const auto fits = [](int64_t a, int64_t b, int64_t c) {
+    int64_t product;
+    return !__builtin_mul_overflow(a, b, &product) && !__builtin_mul_overflow(product, c, &product) && product <= kMost;
+  };
+  if (p.images < 1 || !fits(p.images, w.in_count(), p.in_channels) || !fits(p.images, w.out_count(), p.out_channels) ||
+      !fits(p.in_channels, w.taps(), p.out_channels))
+    return false;
+  for (const void* address : {data.x, data.w, data.bias, static_cast<const void*>(data.y), residual})
+    if (reinterpret_cast<uintptr_t>(address) % 16 != 0) return false;
+  return true;
+}
+
+TileGemmWay tile_convolution_way(const ConvProblem& p, const Activation& activation, int multiprocessors) {
+  using Kind = Activation::Kind;
+  constexpr int64_t kMostSteps = 9;  // of a part; a library's kernel takes as long with more
+  constexpr int kGoodParts = 4;      // with fewer it takes no longer, unless the activation is a kernel of its own
+  const TileGemmWay way = tile_gemm_way(positions_of(p), p.out_channels, depth_of(p), kMostSteps, multiprocessors);
+  const bool is_apart = activation.kind != Kind::none && activation.kind != Kind::relu;
+  return way.parts >= kGoodParts || is_apart ? way : TileGemmWay{};
+}
+
+void convolve_tiles(StreamRef stream, const ConvProblem& problem, const ConvData& data, const Epilogue& rest,
+                    TileGemmWay way) {
+  dispatch(TypeList<Half, BFloat16>{}, problem.type, [&]<class T>() { run<T>(stream, problem, data, rest, way); });
+}
+
+}  // namespace encore::ops

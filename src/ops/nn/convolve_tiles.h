@@ -1,0 +1,20 @@
+// Convolutions of halves, channels last, as products by tiles (ops/matmul/tile_gemm.h) whose left factor is never
+// written: a row is what a window has of x, from which the tiles take it. With few positions they are done before a
+// library's kernel, and they end with any activation.
+#pragma once
+#include "ops/matmul/tile_gemm.h"
+#include "ops/nn/epilogue.h"
+
+namespace encore::ops {
+
+// Whether the convolution can be done so: of one group, up to two dimensions and windows of some positions, in and out
+// multiples of eight channels at addresses of 16 bytes.
+bool suits_tiles(const ConvProblem& problem, const ConvData& data, const void* residual);
+// The way to take, if it surely pays; suits_tiles() holds.
+TileGemmWay tile_convolution_way(const ConvProblem& problem, const Activation& activation, int multiprocessors);
+
+// y = activation(conv(x, w) + bias + residual), rounded as tile_gemm() does.
+void convolve_tiles(StreamRef stream, const ConvProblem& problem, const ConvData& data, const Epilogue& rest,
+                    TileGemmWay way);
+
+}  // namespace encore::ops
