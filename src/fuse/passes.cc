@@ -34,6 +34,7 @@ constexpr Pass kPasses[] = {
     {"norm_casts", "a norm", join_norm_casts, false},
     {"spelled_l2_norms", "a norm", join_spelled_l2_norm, false},
     {"head_scales", nullptr, scale_heads, false},
+    {"viewed_norms", "a norm", view_l2_norm, false},
     {"rotations", "a rotation", join_rotation, false},
     {"attention", "an attention", join_attention},
     {"padded_heads", "an attention", pad_heads, false},

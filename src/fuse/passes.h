@@ -105,6 +105,8 @@ void join_masks(Match& match, int sum);
 // Scores of attention that each head multiplies by a number of its own: the queries are, which are fewer, so that
 // attention finds its products.
 void scale_heads(Match& match, int product);
+// Heads over their lengths are read where they come from, and multiplied by a constant for each on the way.
+void view_l2_norm(Match& match, int norm);
 // Rotary embeddings, x * cos + turned(x) * sin, where the second half of x, negated, is put before the first one. It
 // becomes one step, with what only moves heads on their way there and a norm of each. In halves what is between may be
 // in float. The step writes heads where x had them before they were turned, so that it is attention which takes that
