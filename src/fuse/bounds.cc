@@ -54,6 +54,7 @@ bool only_moves(std::string_view op) {
   return std::ranges::find(kMoving, op) != std::end(kMoving);
 }
 
+Bounds sum(const Bounds& a, const Bounds& b) { return {a.least + b.least, a.most + b.most}; }
 std::optional<Bounds> product(const Bounds& a, const Bounds& b) {
   const auto [least, most] = std::minmax({a.least * b.least, a.least * b.most, a.most * b.least, a.most * b.most});
   return Bounds{least, most};
@@ -75,17 +76,21 @@ std::optional<Bounds> made_by(const Match& match, const Step& step, int steps_le
   const auto a = of(0), b = of(1);
   if (!a || !b) return std::nullopt;
   if (op == "Mul") return product(*a, *b);
-  return op == "Add" ? Bounds{a->least + b->least, a->most + b->most} : Bounds{a->least - b->most, a->most - b->least};
+  return op == "Add" ? sum(*a, *b) : Bounds{a->least - b->most, a->most - b->least};
 }
 
-// Steps round, which leaves numbers between those of the type.
+// Rounding leaves numbers between those of the type.
+std::optional<Bounds> in_type(Type type, const Bounds& bounds) {
+  const double most = largest(type);
+  return bounds.least >= -most && bounds.most <= most ? std::optional(bounds) : std::nullopt;
+}
+
 std::optional<Bounds> bounds_of(const Match& match, const Step& step, size_t input, int steps_left) {
   if (const Tensor* const constant = match.plan().constant(step, input)) return of_numbers(*constant);
   const int v = step.inputs[input], made = match.maker(v);
   if (made < 0 || steps_left == 0) return std::nullopt;
   const auto bounds = made_by(match, match.step(made), steps_left - 1);
-  const double most = largest(match.value(v).type);
-  return bounds && bounds->least >= -most && bounds->most <= most ? bounds : std::nullopt;
+  return bounds ? in_type(match.value(v).type, *bounds) : std::nullopt;
 }
 
 }  // namespace
@@ -93,6 +98,8 @@ std::optional<Bounds> bounds_of(const Match& match, const Step& step, size_t inp
 std::optional<Bounds> bounds_of(const Match& match, const Step& step, size_t input) {
   return bounds_of(match, step, input, kMostSteps);
 }
+
+std::optional<Bounds> sum(Type type, const Bounds& a, const Bounds& b) { return in_type(type, sum(a, b)); }
 
 bool each_row_sees(const Tensor& mask) {
   if (mask.count() == 0 || mask.count() > kMostNumbers) return false;

@@ -22,18 +22,6 @@ bool are_of_length_one(const Match& match, int v) {
          match.node(made).domain() == kFusions;
 }
 
-// Scores that go to a softmax, perhaps behind masks.
-bool goes_to_a_softmax(const Match& match, int v) {
-  for (int more = 0; more < 6; ++more) {
-    const int reader = match.only_reader(v);
-    if (reader < 0) return false;
-    if (match.is(reader, "Softmax")) return true;
-    if (!match.is(reader, "Add") && !match.is(reader, "Reshape") && !match.is(reader, "Cast")) return false;
-    v = match.step(reader).outputs[0];
-  }
-  return false;
-}
-
 }  // namespace
 
 void scale_heads(Match& match, int product) {

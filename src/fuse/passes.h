@@ -92,9 +92,21 @@ void centre_norm(Match& match, int norm);
 void join_norm_casts(Match& match, int norm);
 // x / max(length of x, a number) along rows: queries and keys of attention by cosines, in four to six nodes.
 void join_spelled_l2_norm(Match& match, int quotient);
+// Whether scores go to a softmax, perhaps behind masks.
+bool goes_to_a_softmax(const Match& match, int v);
+// Products of heads of batch and heads in one dimension, around what sees these apart: all have four dimensions.
+void part_heads(Match& match, int step);
+// A constant that chooses between scores and a number which hides them, and leaves some in each row, is a mask that is
+// added; or nothing, where it leaves all.
+void add_chosen_mask(Match& match, int where);
+// Masks that are added one after the other, such as ALiBi's and a causal one, are added together, once for all
+// attention by the same ones.
+void join_masks(Match& match, int sum);
 // Scores of attention that each head multiplies by a number of its own: the queries are, which are fewer, so that
 // attention finds its products.
 void scale_heads(Match& match, int product);
+// Heads over their lengths are read where they come from, and multiplied by a constant for each on the way.
+void view_l2_norm(Match& match, int norm);
 // Rotary embeddings, x * cos + turned(x) * sin, where the second half of x, negated, is put before the first one. It
 // becomes one step, with what only moves heads on their way there and a norm of each. In halves what is between may be
 // in float. The step writes heads where x had them before they were turned, so that it is attention which takes that

@@ -92,8 +92,9 @@ bool is_product_of_channels(const Match& match, const Step& step) {
 
 // What the step makes of rows that are so deep, if it is such a product.
 std::optional<Product> product(const Match& match, int s, int rows, int64_t depth) {
-  if (!match.is_there(s) || match.step(s).inputs.size() < 2 || match.step(s).inputs[0] != rows) return std::nullopt;
+  if (!match.is_there(s)) return std::nullopt;
   const Step& step = match.step(s);
+  if (step.inputs.size() < 2 || step.inputs[0] != rows || step.inputs[1] < 0) return std::nullopt;
   const NodeInfo& node = *step.node;
   const Value& weights = match.value(step.inputs[1]);
   const auto &dims = weights.dims, &of_rows = match.value(rows).dims;

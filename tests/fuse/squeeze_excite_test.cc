@@ -109,6 +109,18 @@ TEST(SqueezeExcite, StaysOtherwise) {
   stays("b: f16[2]", "b: f32[2]");
 }
 
+// As of a picture's means that are spread over it again: the second input is absent.
+TEST(SqueezeExcite, AResizeIsNoProduct) {
+  const std::string text = R"(in x: f16[n, 6, 6, 3]
+const axes: i64[2] = [-2, 1]
+const scales: f32[4] = [1.0, 6.0, 6.0, 1.0]
+p: f16[n, 1, 1, 3] = ReduceMean(x, axes)
+y: f16[n, 6, 6, 3] = Resize(p, _, scales)
+out y
+)";
+  EXPECT_EQ(after(kPass, text), text_of(plan_from(text)));
+}
+
 TEST(SqueezeExcite, OfRowsStaysOtherwise) {
   const auto stays = [](const char* part, const char* by) { expect_stays(kPass, kRows, part, by); };
   stays("axes: i64[2] = [-2, 1]", "axes: i64[2] = [1, 1]");

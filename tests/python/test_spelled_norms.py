@@ -77,3 +77,33 @@ def test_rows_without_their_mean(encore, make_model, tmp_path, dtype, width):
         wanted = rest / np.sqrt((rest**2).mean(-1, keepdims=True) + 1e-3) * gamma
         (got,) = session.run(None, {"x": fed})
         np.testing.assert_allclose(got, wanted, rtol=ROUNDING[dtype], atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [*HALVES, "float32"])
+@pytest.mark.parametrize("scale", [None, (4, 1, 1), (1, 4, 1, 1), (1, 1), (2, 1, 1, 1), (4, 5, 1)])
+@pytest.mark.parametrize("size", [1, 7, 32, 64, 160])
+def test_heads_over_their_lengths(encore, make_model, tmp_path, dtype, size, scale):
+    """Swin V2's: of queries, keys and values that one product has made, each head by a number of its own."""
+    net = Network(dtype)
+    heads = net.node("Reshape", [net.input("x", [2, "n", 3 * 4 * size]), net.ints(2, -1, 3, 4, size)])
+    x = net.node("Transpose", [net.node("Gather", [heads, net.constant(1, np.int64)], axis=2)], perm=(0, 2, 1, 3))
+    length = net.node("Clip", [net.node("ReduceL2", [x, net.ints(-1)], keepdims=1), net.constant(0.25)])
+    y = net.node("Div", [x, length])
+    factors = 1
+    if scale:
+        factors = numbers(scale, 5, 0.5, 1.5)
+        y = net.node("Mul", [y, net.constant(factors)])
+        factors = rounded({"f": factors}, dtype)["f"].astype(np.float64)
+    net.output(y, [2, 4, "n", size])
+    session = es.make_session(net.model(make_model), regions=1, auto_graph=1, dump_regions=tmp_path)
+    plan = es.last_plan(tmp_path)
+    assert "encore.L2Norm(" in plan and "Transpose(" not in plan and "View(" not in plan and "Gather(" not in plan
+    # Of a number for each row nobody knows whether it widens the heads.
+    assert ("Mul(" in plan or "Elementwise(" in plan) == (scale == (4, 5, 1)), plan
+    for rows in (5,) if scale == (4, 5, 1) else (0, 1, 5, 40, 40, 40):
+        fed = numbers((2, rows, 12 * size), rows)
+        fed[:, : rows // 2] *= 1e-2
+        told = rounded({"x": fed}, dtype)["x"].astype(np.float64).reshape(2, rows, 3, 4, size)[:, :, 1].swapaxes(1, 2)
+        wanted = told / np.maximum(np.sqrt((told**2).sum(-1, keepdims=True)), 0.25) * factors
+        (got,) = session.run(None, {"x": fed})
+        np.testing.assert_allclose(got, wanted, rtol=2 * ROUNDING[dtype], atol=1e-7)
