@@ -5,11 +5,11 @@
 #include <functional>
 #include <numeric>
 
+#include "memory/block_index.h"
+
 namespace encore::automatic {
 
 namespace {
-
-constexpr size_t kAlignment = 256;  // as Context::scratch() promises it
 
 struct Life {
   size_t bytes = 0, from = 0, to = 0;  // from one event to another
@@ -23,7 +23,7 @@ MemoryPlan::MemoryPlan(const std::vector<ScratchEvent>& events) {
   std::vector<Life> lives;
   for (size_t e = 0; e < events.size(); ++e) {
     if (events[e].bytes)
-      lives.push_back({(events[e].bytes + kAlignment - 1) / kAlignment * kAlignment, e, events.size()});
+      lives.push_back({memory::whole_units(events[e].bytes), e, events.size()});
     else
       lives[size_t(events[e].block)].to = e;
   }

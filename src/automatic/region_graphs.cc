@@ -12,6 +12,7 @@
 #include "device/label.h"
 #include "device/rehearsal.h"
 #include "graph/capture_gate.h"
+#include "memory/block_index.h"
 
 namespace encore::automatic {
 
@@ -396,11 +397,11 @@ void RegionGraphs::capture(const Run& run, const Known& known, Replay& replay) {
   std::vector<size_t> offsets;
   for (size_t i = 0; i < replay.at.size(); ++i) {
     offsets.push_back(bytes);
-    if (replay.staged[i]) bytes += (known.bytes[i] + 255) / 256 * 256;
+    if (replay.staged[i]) bytes += memory::whole_units(known.bytes[i]);
   }
   for (const Collected& collected : known.record.collected) {
     offsets[inputs + collected.output] = bytes;
-    bytes += (bytes_of_room(known.record, collected) + 255) / 256 * 256;
+    bytes += memory::whole_units(bytes_of_room(known.record, collected));
   }
   const size_t counts = bytes;
   bytes += known.record.collected.size() * sizeof(int64_t);

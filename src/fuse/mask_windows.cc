@@ -15,13 +15,15 @@ constexpr double kUnseen = -65504;  // halves add no less, but for infinity
 struct Seen {
   int64_t first, end;
 };
-std::optional<Seen> seen_in(const double* row, int64_t keys) {
-  const double* const last = row + keys;
+std::optional<Seen> seen_in(const Tensor& row) {
+  const std::vector<double> numbers = numbers_of(row);
   const auto is_seen = [](double number) { return number == 0; };
-  const double *const first = std::find_if(row, last, is_seen), *const end = std::find_if_not(first, last, is_seen);
+  const auto first = std::ranges::find_if(numbers, is_seen), end = std::find_if_not(first, numbers.end(), is_seen);
   const auto is_unseen = [](double number) { return number <= kUnseen; };
-  if (first == last || !std::all_of(row, first, is_unseen) || !std::all_of(end, last, is_unseen)) return std::nullopt;
-  return Seen{first - row, end - row};
+  if (first == numbers.end() || !std::all_of(numbers.begin(), first, is_unseen) ||
+      !std::all_of(end, numbers.end(), is_unseen))
+    return std::nullopt;
+  return Seen{first - numbers.begin(), end - numbers.begin()};
 }
 
 // Takes up that a bound is `now` from a position, or that it is no nearer than that, as there are no more keys.
@@ -42,12 +44,14 @@ std::optional<MaskWindow> window_of(const Tensor& mask, int64_t queries, int64_t
   if (rank < 2 || queries < 1 || keys < queries || mask.shape[rank - 2] != queries || mask.shape[rank - 1] != keys ||
       mask.count() > kMostNumbers || mask.count() != queries * keys)
     return std::nullopt;
-  const std::vector<double> numbers = numbers_of(mask);
+  Tensor row = mask;
+  row.shape = ops::Shape{keys};
   std::optional<int64_t> before, after;
   int64_t least_before = 0, least_after = 0;
   for (int64_t query = 0; query < queries; ++query) {
     const int64_t position = query + keys - queries;
-    const auto seen = seen_in(numbers.data() + query * keys, keys);
+    row.data = static_cast<char*>(mask.data) + query * int64_t(row.bytes());
+    const auto seen = seen_in(row);
     if (!seen || !agrees(before, least_before, position - seen->first, seen->first == 0) ||
         !agrees(after, least_after, seen->end - 1 - position, seen->end == keys))
       return std::nullopt;

@@ -5,6 +5,7 @@
 #include "fuse/joined_products.h"
 #include "fuse/passes.h"
 #include "ops/matmul/product_norm.h"
+#include "ops/norm/row_norm.h"
 #include "ops/registry.h"
 
 namespace encore::fuse {
@@ -85,7 +86,7 @@ void join_product_norm(Match& match, int product) {
     return;
   if (norm->gamma < 0) return;
   const Type type = match.value(v).type, of_norm = match.value(norm->gamma).type;
-  if (of_norm != type && !(ops::kHalves.has(type) && of_norm == Type::f32)) return;
+  if (!ops::can_normalize({type, of_norm, type})) return;
   const auto is_row = [&](int row, Type of) {
     return row < 0 || (match.value(row).type == of && is_constant_row(match, row, columns, 1));
   };

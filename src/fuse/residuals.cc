@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "fuse/passes.h"
+#include "ops/norm/row_norm.h"
 #include "ops/registry.h"
 
 namespace encore::fuse {
@@ -21,7 +22,7 @@ bool is_norm_of_rows(const Match& match, int step) {
   const bool has_scale = inputs.size() > 1 && inputs[1] >= 0;
   if (!has_scale || match.value(outputs[0]).type != x.type) return false;
   const Type type = match.value(inputs[1]).type;
-  if (type != x.type && !(ops::kHalves.has(x.type) && type == Type::f32)) return false;
+  if (!ops::can_normalize({x.type, type, x.type})) return false;
   const auto is_row = [&](int v) {
     const Value& row = match.value(v);
     return row.is_constant && row.type == type && row.dims == std::vector{x.dims->back()};

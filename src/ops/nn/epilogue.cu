@@ -107,10 +107,10 @@ struct ActivatePacks {
   DEVICE_FN void operator()(int64_t pack) const {
     const int64_t first = pack * kPack;
     const int count = n - first < kPack ? int(n - first) : kPack;
-    auto values = device::load_pack<kPack>(y + first, aligned, count);
-    activation.template choose<T>(
-        [&](auto curve) { UNROLL for (int i = 0; i < kPack; ++i) values.at[i] = T(curve(Compute<T>(values.at[i]))); });
-    device::store_pack(y + first, values, aligned, count);
+    const auto values = device::load_pack<kPack>(y + first, aligned, count);
+    Compute<T> x[kPack];
+    UNROLL for (int i = 0; i < kPack; ++i) x[i] = Compute<T>(values.at[i]);
+    device::store_pack(y + first, activated<T>(activation, x), aligned, count);
   }
 };
 
