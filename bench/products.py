@@ -30,9 +30,11 @@ class Product:
     bits: int = 4
     block: int = 32
     zeros: bool = False
+    groups: bool = False  # of any places along the depth, as GPTQ has them by the size of activations
 
     def name(self):
-        weights = f"int{self.bits} by {self.block}{', zero points' if self.zeros else ''}"
+        more = ", zero points" * self.zeros + ", groups" * self.groups
+        weights = f"int{self.bits} by {self.block}{more}"
         return f"{weights}: {self.rows} x {self.depth} x {self.columns}"
 
     def bytes(self):
@@ -47,10 +49,16 @@ class Product:
             random.integers(0, 256, (self.columns, blocks, self.block * self.bits // 8), np.uint8),
             random.uniform(-0.01, 0.01, (self.columns, blocks)).astype(np.float16),
         ]
-        return made + [random.integers(0, 256, (self.columns, blocks * self.bits // 8), np.uint8)] * self.zeros
+        if self.zeros:
+            made.append(random.integers(0, 256, (self.columns, blocks * self.bits // 8), np.uint8))
+        if self.groups:
+            made.append(random.permutation(np.arange(self.depth, dtype=np.int32) // self.block))
+        return made
 
     def node(self, x, weights, y):
         attrs = {"K": self.depth, "N": self.columns, "bits": self.bits, "block_size": self.block}
+        if self.groups and not self.zeros:
+            weights = [*weights[:2], "", weights[2]]
         return helper.make_node("MatMulNBits", [x, *weights], [y], domain="com.microsoft", **attrs)
 
 
@@ -88,7 +96,7 @@ PRODUCTS = [
 ] + [
     Product(rows, depth, columns, *form)
     for depth, columns in SIZES
-    for form in [(4, 32), (4, 128), (4, 32, True), (8, 32)]
+    for form in [(4, 32), (4, 128), (4, 32, True), (4, 128, True, True), (8, 32)]
     for rows in (1, 4, 16, 64, 512)
 ]
 PRODUCTS += [Product(rows, *size) for size in [*DECODED[:2], (2048, 16384), DECODED[4]] for rows in (1, 4)]

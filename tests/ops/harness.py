@@ -24,6 +24,7 @@ from encore_session import (
     make_session,
     on_device,
     run_options,
+    trace,
 )
 from onnx import TensorProto, helper
 from tolerance import tolerance
@@ -355,6 +356,14 @@ def check(case):
                 value.update_inplace(ones[name])
         sess.run_with_iobinding(binding)
         compare(case, results(), wanted, f"replay {replay}" if replay else "captured")
+
+
+def kernels_of(case):
+    """The functors that the virtual GPU launches for a case, without their parameters."""
+    model = _Model(case, case.dtype)
+    sess = session(model.model, **case.options)
+    ran = [k["name"] for k in trace(sess, lambda: sess.run(None, model.feeds)) if k["what"] == "kernel"]
+    return [name.partition("<")[0].rpartition("::")[2] for name in ran]
 
 
 _NUMPY = {

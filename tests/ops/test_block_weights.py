@@ -4,7 +4,8 @@ the node, and all of them against NumPy, written down from what the operators' d
 import ml_dtypes
 import numpy as np
 import pytest
-from harness import Case, Const, check, floats, integers
+from encore_session import on_virtual_gpu, only_if
+from harness import Case, Const, check, floats, integers, kernels_of, seeded
 from refusal import declined, fails
 
 MICROSOFT = "com.microsoft"
@@ -48,7 +49,9 @@ def nbits(m, depth, rows, block=32, bits=4, dtype="float16", zeros=None, groups=
         inputs.append(floats(rows, blocks, low=0, high=2.0**bits - 1))
     else:
         inputs.append(None)
-    inputs.append(None if groups is None else integers("int32", groups, low=0, high=blocks - 1))
+    if isinstance(groups, int):
+        groups = integers("int32", groups, low=0, high=blocks - 1)
+    inputs.append(groups)
     inputs.append(floats(rows) if bias else None)
     while inputs[-1] is None:
         inputs.pop()
@@ -126,6 +129,31 @@ def test_long_rows(m):
 def test_groups(dtype, bits, zeros):
     check(nbits(3, 100, 24, 32, bits, dtype, zeros, groups=100))
     check(nbits(9, 100, 24, 32, bits, dtype, zeros, groups=128, bias=True))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("zeros", [None, "packed", "typed"])
+def test_constant_groups(dtype, bits, zeros):
+    """As large as blocks, in any order, which weights can be brought into; and others."""
+    depth, block = 136, 32
+    in_order = np.arange(depth, dtype=np.int32) // block
+    random = seeded("groups")
+    mixed, filled = random.permutation(in_order), np.append(random.permutation(in_order), np.full(24, 4, np.int32))
+    for groups in (in_order, mixed, filled, integers("int32", depth, low=0, high=4)):
+        for m in (1, 3, 70, (2, 0)):
+            check(nbits(m, depth, 24, block, bits, dtype, zeros, groups=groups, bias=True, constant=True))
+
+
+@only_if(on_virtual_gpu())  # which lists its kernels
+def test_kernels_of_groups():
+    def kernels(groups, **more):
+        return kernels_of(nbits(1, 128, 24, 32, groups=np.int32(groups), constant=True, **more))
+
+    blocks = np.arange(128) // 32
+    assert kernels(blocks) == ["NBitsGemv"]
+    assert kernels(blocks[::-1]) == ["OrderColumns", "NBitsGemv"]
+    assert kernels(blocks // 2) == kernels(blocks, zeros="typed") == ["BlockGemv"]
 
 
 @pytest.mark.parametrize("constant", [False, True])

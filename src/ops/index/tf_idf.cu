@@ -7,6 +7,7 @@
 #include "device/transform.h"
 #include "ops/choice.h"
 #include "ops/dispatch.h"
+#include "ops/keep_list.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
@@ -96,20 +97,15 @@ class TfIdfVectorizer : public Op {
     read_pool(node);
   }
   void prepare(Prepack& prepack) override {
-    const auto keep = [&](const auto& values) {
-      void* const kept = prepack.keep(values.size() * sizeof(values[0]));
-      if (kept) device::copy(prepack.stream(), kept, values.data(), values.size() * sizeof(values[0]));
-      return kept;
-    };
-    const auto* tokens = static_cast<const int64_t*>(keep(tokens_));
-    const auto* columns = static_cast<const int64_t*>(keep(gram_columns_));
+    const int64_t* tokens = keep_list(prepack, tokens_);
+    const int64_t* columns = keep_list(prepack, gram_columns_);
     for (int i = 0; i < kLongestGram; ++i) {
       grams_[i].tokens = tokens;
       grams_[i].columns = columns;
       tokens += grams_[i].count * (i + 1);
       columns += grams_[i].count;
     }
-    kept_weights_ = static_cast<const float*>(keep(weights_));
+    kept_weights_ = keep_list(prepack, weights_);
   }
   void run(Context& context) const override {
     const Tensor& x = context.input(0);

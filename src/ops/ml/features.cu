@@ -1,4 +1,5 @@
 // ArrayFeatureExtractor, Binarizer, Scaler and Normalizer.
+#include "ops/keep_list.h"
 #include "ops/ml/features.h"
 
 #include <cmath>

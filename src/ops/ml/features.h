@@ -1,6 +1,5 @@
 // What models of ai.onnx.ml read: rows of numbers of four types.
 #pragma once
-#include "device/memory.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
@@ -33,14 +32,5 @@ struct FeatureRows {
     width = x.back();
   }
 };
-
-// Copies a list to the device, for as long as the op lives; the list has to live until the stream is through.
-template <class T>
-const T* keep_list(Prepack& prepack, const std::vector<T>& list) {
-  if (list.empty()) return nullptr;
-  void* const kept = prepack.keep(list.size() * sizeof(T));
-  device::copy(prepack.stream(), kept, list.data(), list.size() * sizeof(T));
-  return static_cast<const T*>(kept);
-}
 
 }  // namespace encore::ops

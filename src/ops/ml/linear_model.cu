@@ -1,5 +1,6 @@
 // LinearClassifier and LinearRegressor: a product with coefficients, and what becomes of its scores.
 #include "device/launch.h"
+#include "ops/keep_list.h"
 #include "ops/ml/features.h"
 #include "ops/ml/scores.h"
 

@@ -4,6 +4,7 @@
 #include "device/launch.h"
 #include "ops/choice.h"
 #include "ops/dispatch.h"
+#include "ops/keep_list.h"
 #include "ops/ml/features.h"
 #include "ops/ml/scores.h"
 #include "ops/ml/trees.h"

@@ -1,7 +1,7 @@
 // ImageScaler and Crop, experimental operators of the first ONNX, which runtimes still know.
-#include "device/memory.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/channel_map.h"
+#include "ops/keep_list.h"
 #include "ops/registry.h"
 #include "ops/shape/strided.h"
 
@@ -28,12 +28,7 @@ class ImageScaler : public Op {
  public:
   explicit ImageScaler(const NodeInfo& node)
       : scale_(node.get_float("scale", 1.f)), bias_(node.find_floats("bias").value_or(std::vector<float>())) {}
-  void prepare(Prepack& prepack) override {
-    const size_t bytes = bias_.size() * sizeof(float);
-    if (bytes == 0) return;
-    on_device_ = static_cast<float*>(prepack.keep(bytes));
-    device::copy(prepack.stream(), on_device_, bias_.data(), bytes);
-  }
+  void prepare(Prepack& prepack) override { on_device_ = keep_list(prepack, bias_); }
   void run(Context& context) const override {
     const Tensor& x = context.input(0);
     check_image(x.shape);
@@ -49,7 +44,7 @@ class ImageScaler : public Op {
  private:
   float scale_;
   std::vector<float> bias_;
-  float* on_device_ = nullptr;
+  const float* on_device_ = nullptr;
 };
 
 class Crop : public Op {

@@ -50,9 +50,14 @@ struct WovenCodes {
 };
 // Whether the depth and the blocks are such; zero points must be packed or absent, and the product of 16 bits.
 bool can_weave(const BlockCodes& weights);
-const uint8_t* weave_codes(Prepack& prepack, const BlockCodes& weights, const void* codes);
+// The code `order[k]` of a row stands at k, unless `order` is null.
+const uint8_t* weave_codes(Prepack& prepack, const BlockCodes& weights, const void* codes, const int32_t* order);
 const uint16_t* weave_scales(Prepack& prepack, const BlockCodes& weights, const void* scales);
 const uint8_t* weave_zeros(Prepack& prepack, const BlockCodes& weights, const void* zeros);
+
+// y[row][k] = a[row][order[k]]: rows of 16-bit values, of a length that four divides. y and `order` are aligned as
+// packs of four are.
+void order_columns(StreamRef stream, const void* a, void* y, int64_t rows, int64_t depth, const int32_t* order);
 
 // `weights` without codes.
 void multiply(Context& context, const BlockProduct& product, const BlockCodes& weights, const WovenCodes& woven);

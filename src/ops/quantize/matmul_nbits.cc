@@ -1,9 +1,11 @@
 #include "ops/quantize/matmul_nbits.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "ops/choice.h"
 #include "ops/elementwise/gate.h"
+#include "ops/keep_list.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
@@ -12,6 +14,22 @@ namespace {
 const void* sized(const Tensor& tensor, int64_t count, const char* what) {
   require(tensor.count() == count, what, " has shape ", tensor.shape.str(), "; ", count, " values are wanted");
   return tensor.data;
+}
+
+// Places along the depth by their groups, each of which fills the block of its number. None if groups are not so large.
+std::optional<std::vector<int32_t>> order_by_groups(const Tensor& groups, const BlockCodes& weights) {
+  if (groups.count() < weights.depth) return std::nullopt;
+  std::vector<int64_t> next(size_t(weights.blocks));
+  for (int64_t block = 0; block < weights.blocks; ++block) next[size_t(block)] = block * weights.block();
+  std::vector<int32_t> order(size_t(weights.depth), -1);
+  for (int64_t k = 0; k < weights.depth; ++k) {
+    const int64_t group = groups.as<const int32_t>()[k];
+    if (group < 0 || group >= weights.blocks) return std::nullopt;
+    const int64_t at = next[size_t(group)]++;
+    if (at >= std::min((group + 1) * weights.block(), weights.depth)) return std::nullopt;
+    order[size_t(at)] = int32_t(k);
+  }
+  return order;
 }
 
 }  // namespace
@@ -38,15 +56,21 @@ MatMulNBits::MatMulNBits(const NodeInfo& node) : tf32_(node.settings.use_tf32), 
   if (const Type zeros = node.input_type(3); zeros != Type::undefined && zeros != Type::u8)
     require(zeros == node.input_type(0), "zero_points are ", device::name(zeros), ", A is ",
             device::name(node.input_type(0)), "; they must be packed in uint8 or have A's type");
-  may_weave_ = (node.input_type(0) == Type::f16 || node.input_type(0) == Type::bf16) && !node.has_input(4) &&
+  may_weave_ = (node.input_type(0) == Type::f16 || node.input_type(0) == Type::bf16) &&
                (!node.has_input(3) || node.input_type(3) == Type::u8) && can_weave(weights_);
+  if (!may_weave_ || !node.has_input(4)) return;
+  const Tensor* const groups = node.constant_input(4);
+  auto order = groups ? order_by_groups(*groups, weights_) : std::nullopt;
+  may_weave_ = order.has_value();
+  if (order && !std::ranges::is_sorted(*order)) order_ = std::move(*order);
 }
 
 // Scales and zero points stay, too: they are little, and what is made of the weights for many rows reads them.
 bool MatMulNBits::prepack(int input, const Tensor& constant, Prepack& prepack) {
   if (!may_weave_) return false;
   if (input == 1 && constant.shape == shape_of_codes()) {
-    woven_.codes = weave_codes(prepack, weights_, constant.data);
+    kept_order_ = keep_list(prepack, order_);
+    woven_.codes = weave_codes(prepack, weights_, constant.data, kept_order_);
     return true;
   }
   if (input == 2 && constant.count() == weights_.rows * weights_.blocks)
@@ -69,7 +93,8 @@ BlockCodes MatMulNBits::weights_of(Context& context) const {
     weights.zeros =
         sized(*zeros, weights.rows * (weights.packed_zeros ? weights.zero_bytes() : weights.blocks), "zero_points");
   }
-  if (const Tensor* groups = context.find_input(4)) {
+  const Tensor* const groups = context.find_input(4);
+  if (groups && !woven_.codes) {
     const int64_t padded = weights.blocks * weights.block();
     require(groups->count() == weights.depth || groups->count() == padded, "g_idx has shape ", groups->shape.str(),
             "; K, ", weights.depth, ", values are wanted, or ", padded);
@@ -89,23 +114,27 @@ void MatMulNBits::run(Context& context) const {
           "; its last dimension must be K, ", weights_.depth);
   const Tensor y = context.output(0, a.shape.with(a.shape.rank() - 1, columns()));
   const BlockCodes weights = weights_of(context);
-  const BlockProduct product{.type = a.type,
-                             .a = a.data,
-                             .y = y.data,
-                             .bias = bias_of(context),
-                             .count = a.count() / weights.depth,
-                             .tf32 = tf32_,
-                             .gated = gated_};
+  BlockProduct product{.type = a.type,
+                       .a = a.data,
+                       .y = y.data,
+                       .bias = bias_of(context),
+                       .count = a.count() / weights.depth,
+                       .tf32 = tf32_,
+                       .gated = gated_};
   if (y.count() == 0) return;
-  if (woven_.codes)
-    multiply(context, product, weights, woven_);
-  else
-    multiply(context, product, weights);
+  if (!woven_.codes) return multiply(context, product, weights);
+  if (kept_order_) {
+    void* const ordered = context.scratch(a.bytes());
+    order_columns(context.stream(), a.data, ordered, product.count, weights.depth, kept_order_);
+    product.a = ordered;
+  }
+  multiply(context, product, weights, woven_);
 }
 
 bool MatMulNBits::run_normed(Context& context, RowNorm norm, const Tensor& x) const {
   const BlockCodes weights = weights_of(context);
-  if (norm.width != weights.depth || !fits_normed(context.stream().device(), norm.rows, weights, woven_)) return false;
+  if (kept_order_ || norm.width != weights.depth || !fits_normed(context.stream().device(), norm.rows, weights, woven_))
+    return false;
   const Tensor y = context.output(0, x.shape.with(x.shape.rank() - 1, columns()));
   const BlockProduct product{
       .type = x.type, .y = y.data, .bias = bias_of(context), .count = norm.rows, .gated = gated_};

@@ -1,5 +1,7 @@
 // com.microsoft's MatMulNBits: a product with constant weights of 2, 4 or 8 bits.
 #pragma once
+#include <vector>
+
 #include "ops/matmul/normed_product.h"
 #include "ops/quantize/block_weights.h"
 
@@ -23,6 +25,8 @@ class MatMulNBits final : public NormableProduct {
 
   BlockCodes weights_;
   WovenCodes woven_;
+  std::vector<int32_t> order_;  // in which woven codes stand along the depth; none if that is their own
+  const int32_t* kept_order_ = nullptr;
   bool may_weave_, tf32_, gated_;
 };
 

@@ -1,7 +1,7 @@
 #include "ops/quantize/weave.h"
 
 #include "device/divide.h"
-#include "device/launch.h"
+#include "device/transform.h"
 
 namespace encore::ops {
 namespace {
@@ -13,8 +13,9 @@ template <int kBits>
 struct WeaveCodes {
   using Form = Weave<kBits>;
   const uint8_t* codes;
+  const int32_t* order;  // may be null
   uint32_t* out;
-  int64_t rows, row_bytes;
+  int64_t rows, depth, row_bytes;
   Divider by_units;
   DEVICE_FN void operator()(int64_t i) const {
     int64_t unit;
@@ -25,11 +26,31 @@ struct WeaveCodes {
                           word % Form::kWords * Form::kInWord;
     uint32_t woven = 0;
     for (int code = 0; code < Form::kInWord && row < rows; ++code) {
-      if ((first + code) * kBits / 8 >= row_bytes) break;
-      const uint32_t value = code_at(codes + row * row_bytes, first + code, kBits);
+      int64_t from = first + code;
+      if (from * kBits / 8 >= row_bytes) break;
+      if (order && from < depth) from = order[from];
+      const uint32_t value = code_at(codes + row * row_bytes, from, kBits);
       woven |= value << (code % 2 * Form::kPairs + code / 2) * kBits;
     }
     out[i] = woven;
+  }
+};
+
+// Four columns of a row.
+struct OrderColumns {
+  static constexpr int kPack = 4;
+  const uint16_t* a;
+  uint16_t* y;
+  const int32_t* order;
+  int64_t depth;
+  Divider by_packs;
+  DEVICE_FN void operator()(int64_t i) const {
+    int64_t pack;
+    const uint16_t* const row = a + by_packs(i, pack) * depth;
+    const auto from = device::load_aligned<kPack>(order + pack * kPack);
+    device::Pack<uint16_t, kPack> made;
+    UNROLL for (int k = 0; k < kPack; ++k) made.at[k] = row[from.at[k]];
+    device::store_aligned(y + i * kPack, made);
   }
 };
 
@@ -77,16 +98,22 @@ bool can_weave(const BlockCodes& w) {
   return for_bits(w.bits, [&]<int kBits> { return Weave<kBits>::suits(w); });
 }
 
-const uint8_t* weave_codes(Prepack& prepack, const BlockCodes& w, const void* codes) {
+const uint8_t* weave_codes(Prepack& prepack, const BlockCodes& w, const void* codes, const int32_t* order) {
   return for_bits(w.bits, [&]<int kBits> {
     using Form = Weave<kBits>;
     const int64_t units = Form::units(w), count = (w.rows + 15) / 16 * units * (Form::kBytes / 4);
     auto* const out = static_cast<uint32_t*>(prepack.keep(size_t(count) * 4));
-    device::for_each_index(
-        prepack.stream(), count,
-        WeaveCodes<kBits>{static_cast<const uint8_t*>(codes), out, w.rows, w.row_bytes(), Divider(units, count)});
+    device::for_each_index(prepack.stream(), count,
+                           WeaveCodes<kBits>{static_cast<const uint8_t*>(codes), order, out, w.rows, w.depth,
+                                             w.row_bytes(), Divider(units, count)});
     return reinterpret_cast<const uint8_t*>(out);
   });
+}
+void order_columns(StreamRef stream, const void* a, void* y, int64_t rows, int64_t depth, const int32_t* order) {
+  const int64_t packs = depth / OrderColumns::kPack, count = rows * packs;
+  device::for_each_index(
+      stream, count,
+      OrderColumns{static_cast<const uint16_t*>(a), static_cast<uint16_t*>(y), order, depth, Divider(packs, count)});
 }
 const uint16_t* weave_scales(Prepack& prepack, const BlockCodes& w, const void* scales) {
   return for_bits(w.bits, [&]<int kBits> {

@@ -1,7 +1,5 @@
 #include "ops/attention/inputs/grouped_inputs.h"
 
-#include <vector>
-
 #include "device/memory.h"
 #include "ops/attention/inputs/heads.h"
 
@@ -81,9 +79,9 @@ int64_t total_keys(const Tensor& tensor, int64_t new_rows) {
 }
 
 void* keep_zeros(Prepack& prepack, int64_t count, Type type) {
-  const std::vector<char> zeros(size_t(count) * device::size_bytes(type));
-  void* const kept = prepack.keep(zeros.size());
-  device::copy(prepack.stream(), kept, zeros.data(), zeros.size());
+  const size_t bytes = size_t(count) * device::size_bytes(type);
+  void* const kept = prepack.keep(bytes);
+  device::fill(prepack.stream(), kept, 0, bytes);
   return kept;
 }
 
