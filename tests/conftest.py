@@ -101,7 +101,8 @@ def pytest_addoption(parser):
         "--representative",
         action="store_true",
         help="of each test in tests/ops only as many cases as it takes to have each value of each parameter, which for "
-        "an operator case is its operator, opset and type; and under an older onnxruntime nothing marked with `newest`",
+        "an operator case is its operator, opset and type; under an older onnxruntime nothing marked with `newest`, and "
+        "of operators a case of each test, and one of each operator, opset and type in any",
     )
 
 
@@ -122,8 +123,8 @@ def pytest_collection_modifyitems(config, items):
     _leave_out(config, items, lambda item: any(re.search(pattern, item.nodeid) for pattern in too_old))
     if config.getoption("representative"):
         seen = {}
-        adds = lambda item: not item.path.is_relative_to(OPERATORS) or _adds(item, seen)
         is_older = version < max(TOO_OLD_BEFORE)
+        adds = lambda item: not item.path.is_relative_to(OPERATORS) or _adds(item, seen, is_older)
         _leave_out(config, items, lambda item: is_older and item.get_closest_marker("newest") or not adds(item))
 
 
@@ -135,13 +136,17 @@ def _leave_out(config, items, unwanted):
         items[:] = [item for item in items if item not in gone]
 
 
-def _adds(item, seen):
-    """Whether the item has something of which no earlier item of its test had anything; `seen` is filled."""
+def _adds(item, seen, few):
+    """Whether the item has something of which no earlier item of its test had anything, or with `few` no earlier item
+    at all had the kernel; `seen` is filled."""
     callspec = getattr(item, "callspec", None)
     if not callspec:
         return True
-    known = seen.setdefault(item.nodeid.partition("[")[0], set())
+    test = item.nodeid.partition("[")[0]
     values = {(name, _kind(value)) for name, value in callspec.params.items()}
+    if few:
+        values = {test} | {kind for _, kind in values if isinstance(kind, tuple)}
+    known = seen.setdefault("" if few else test, set())
     adds = not values <= known
     known |= values
     return adds

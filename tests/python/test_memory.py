@@ -282,7 +282,7 @@ def test_pageable_memory_goes_through_pinned_buffers(encore, chain):
 def test_many_sizes_go_through_the_same_buffers(encore, chain):
     model, expected = chain
     session = make_session(model)
-    for n in range(1, 10000, 100):  # to 2.5 MB
+    for n in range(1, 10000, 250):  # to 2.5 MB
         close(session.run(None, {"x": some(n)})[0], expected(some(n)))
         assert 0 < memory(session)["staging"]["held_bytes"] <= 4 * MIB
 

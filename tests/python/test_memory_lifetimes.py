@@ -228,7 +228,7 @@ def assert_all_comes_back(use, session, host_slack):
         # What is behind the allocator onnxruntime doesn't see.
         pytest.param("MatMul", {"use_arena": 0}, marks=pytest.mark.newest),
         pytest.param("MatMul", {"arena.use_cuda_mempool": 1}, marks=pytest.mark.newest),
-        ("Conv", {}),
+        pytest.param("Conv", {}, marks=pytest.mark.newest),
     ],
     ids=["", "none", "mempool", "conv"],
     indirect=["heavy"],

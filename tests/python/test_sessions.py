@@ -104,12 +104,12 @@ def test_a_run_that_does_not_wait(encore, layer):
 
 def test_two_sessions_have_their_own_options(encore, layer, capfd):
     model, expected = layer
-    tight = make_session(model, gpu_mem_limit=64 << 20)
+    tight = make_session(model, gpu_mem_limit=16 << 20)
     free = make_session(model)
-    big = some(1 << 21)
+    big = some(1 << 19)
     with pytest.raises(Exception, match="(?i)alloc|memory"):
         tight.run(None, {"x": big})
-    assert "the limit is 67108864 bytes" in capfd.readouterr().err
+    assert "the limit is 16777216 bytes" in capfd.readouterr().err
     close(free.run(None, {"x": big})[0], expected(big))
     close(tight.run(None, {"x": some()})[0], expected(some()))
 
