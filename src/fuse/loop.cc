@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <limits>
+#include <string>
+#include <utility>
 
 #include "device/conditional.h"
 #include "fuse/iterations.h"
@@ -17,6 +19,13 @@ Shape shape_of_one(const Plan& body, int value) {
   return dims && dims->size() == 1 ? Shape({1}) : Shape();
 }
 
+// Behind the iteration's number and the condition.
+std::vector<std::string> names_of_values(const Plan& body) {
+  std::vector<std::string> names;
+  for (size_t i = 2; i < body.inputs.size(); ++i) names.push_back(body.values[size_t(body.inputs[i])].name);
+  return names;
+}
+
 // Whether the body's next condition is the one that it is given, or always holds.
 bool hands_on_condition(const Plan& body) {
   for (int value = body.outputs.at(0);;) {
@@ -30,13 +39,22 @@ bool hands_on_condition(const Plan& body) {
   }
 }
 
-// Has the iteration's number and the condition on the host.
+// Has the iteration's number and the condition on the host. Of more iterations than so many `beyond` is what runs, if
+// there is one.
 class Loop final : public Repeated {
  public:
-  explicit Loop(Plan& plan)
-      : Loop(plan, shape_of_one(plan, plan.host_inputs.at(0)), shape_of_one(plan, plan.host_inputs.at(1))) {}
+  Loop(Plan& plan, std::unique_ptr<ops::Op> beyond, int64_t most)
+      : Loop(plan, std::move(beyond), most, shape_of_one(plan, plan.host_inputs.at(0)),
+             shape_of_one(plan, plan.host_inputs.at(1))) {}
+  void prepare(ops::Prepack& loader) override {
+    Repeated::prepare(loader);
+    if (beyond_) beyond_->prepare(loader);
+  }
   void run(ops::Context& context) const override {
-    const int64_t most = number(context, 0, "trip count", std::numeric_limits<int64_t>::max());
+    constexpr int64_t kUncounted = std::numeric_limits<int64_t>::max();
+    const int64_t most = number(context, 0, "trip count", kUncounted);
+    if (beyond_ && most > most_ / OneByOne::times()) return beyond_->run(context);
+    const OneByOne around(most == kUncounted ? 1 : most);
     Run run(context, *this, number(context, 1, "condition", true));
     for (int64_t i = 0; i < most && run.goes_on(); ++i) run.next(*body_, i, i + 1 == most);
     run.finish(unmade_, std::vector<bool>(unmade_.size()));
@@ -45,8 +63,12 @@ class Loop final : public Repeated {
  private:
   static constexpr int kOwn = 2;  // inputs: the count and the condition; or the iteration's number and the condition
 
-  Loop(Plan& plan, Shape number, Shape condition)
-      : Repeated(plan, 1, plan.inputs.size() - plan.outer_inputs), number_shape_(number), condition_shape_(condition) {}
+  Loop(Plan& plan, std::unique_ptr<ops::Op> beyond, int64_t most, Shape number, Shape condition)
+      : Repeated(plan, 1, plan.inputs.size() - plan.outer_inputs),
+        number_shape_(number),
+        condition_shape_(condition),
+        beyond_(std::move(beyond)),
+        most_(most) {}
 
   class Run final : public Iterations {
    public:
@@ -96,6 +118,8 @@ class Loop final : public Repeated {
   }
 
   const Shape number_shape_, condition_shape_;
+  const std::unique_ptr<ops::Op> beyond_;
+  const int64_t most_;  // with all that loops around repeat it
 };
 
 // Has these on the device. What is collected is as long as the host says, if it has the count and no condition ends the
@@ -115,10 +139,12 @@ class LoopByData final : public Repeated {
     const bool may_run = (limits.count || limits.count_on_host > 0) && (limits.condition || limits.condition_on_host);
     if (may_run && captures(context)) return capture(context, cells, limits);
     Counted<Iterations> run(*this, cells, context, kOwn, types_, carried_);
-    while (may_run && read_back(context, cells.goes_on)) {
+    bool goes_on = may_run && read_back(context, cells.goes_on);  // once at least: a graph goes another way
+    for (int64_t next = 1; goes_on; ++next) {
       run.begin();
       run.run(*body_, false);
       ops::end_iteration(context.stream(), cells, limits);
+      goes_on = has_count(limits) ? next < limits.count_on_host : read_back(context, cells.goes_on);
     }
     run.finish(unmade_, std::vector<bool>(unmade_.size()));
   }
@@ -127,12 +153,13 @@ class LoopByData final : public Repeated {
   static constexpr int kOwn = 2;  // as Loop's
 
   LoopByData(Plan& plan, Shape number, Shape condition)
-      : LoopByData(plan, number, condition, hands_on_condition(plan)) {}
-  LoopByData(Plan& plan, Shape number, Shape condition, bool is_counted)
+      : LoopByData(plan, number, condition, hands_on_condition(plan), names_of_values(plan)) {}
+  LoopByData(Plan& plan, Shape number, Shape condition, bool is_counted, std::vector<std::string> names)
       : Repeated(plan, 1, plan.inputs.size() - plan.outer_inputs - kOwn),
         number_shape_(number),
         condition_shape_(condition),
-        is_counted_(is_counted) {}
+        is_counted_(is_counted),
+        names_(std::move(names)) {}
 
   // A body's run with the iteration's number and the condition.
   template <class Run>
@@ -170,15 +197,18 @@ class LoopByData final : public Repeated {
   class CapturedIteration : public BodyRun {
    public:
     CapturedIteration(ops::Context& outer, device::StreamRef stream, const std::vector<Type>& types,
-                      const std::vector<Tensor>& values)
-        : BodyRun(outer, stream, kOwn, types), values_(values), made_(types.size()) {}
+                      const std::vector<Tensor>& values, const std::vector<std::string>& names)
+        : BodyRun(outer, stream, kOwn, types), values_(values), names_(names), made_(types.size()) {}
     const Tensor* find_input(int i) override {
       return size_t(i) < values_.size() ? &values_[size_t(i)] : BodyRun::find_input(i);
     }
     Tensor output(int i, const Shape& shape) override {
       if (size_t(i) < values_.size() && shape != values_[size_t(i)].shape)
-        fail(Code::capture_forbidden, "a value of a loop whose end data decides begins with shape ",
-             values_[size_t(i)].shape.str(), " and goes on with ", shape.str());
+        fail(
+            Code::capture_forbidden, "the loop's value '", names_[size_t(i)], "' begins with shape ",
+            values_[size_t(i)].shape.str(), " and goes on with ", shape.str(),
+            ", and a graph has the body of such a loop once; a buffer of the most that there will be, of which a part ",
+            "is written, keeps its shape");
       Tensor& made = made_[size_t(i)];
       if (made.type == Type::undefined) made = in_scratch(i, shape);
       if (made.shape != shape)
@@ -196,19 +226,22 @@ class LoopByData final : public Repeated {
 
    private:
     const std::vector<Tensor>& values_;
+    const std::vector<std::string>& names_;
     std::vector<Tensor> made_;
   };
+
+  // Whether the host knows how many iterations there are, if there is one.
+  bool has_count(const ops::IterationLimits& limits) const { return is_counted_ && !limits.count && !limits.condition; }
 
   // Room for what the iterations collect; none for what nobody wants.
   std::vector<ops::Room> rooms(ops::Context& context, const CapturedIteration& iteration,
                                const ops::IterationLimits& limits) const {
-    const bool is_known = is_counted_ && !limits.count && !limits.condition;
     std::vector<ops::Room> found(unmade_.size());
     for (size_t c = 0; c < found.size(); ++c) {
       const int output = int(carried_ + c);
       if (!context.wants_output(output)) continue;
       const Shape& part = iteration.made(carried_ + c).shape;
-      if (is_known)
+      if (has_count(limits))
         found[c].parts = context.output(output, many(limits.count_on_host, part));
       else
         found[c] = ops::room_in(
@@ -230,7 +263,7 @@ class LoopByData final : public Repeated {
     std::vector<ops::Room> collected;
     device::capture_while(context.stream(), cells.goes_on, [&](device::StreamRef stream) {
       const profile::Timeline::Scope untimed(nullptr);  // as in branches
-      Counted<CapturedIteration> iteration(*this, cells, context, stream, types_, values);
+      Counted<CapturedIteration> iteration(*this, cells, context, stream, types_, values, names_);
       body_->run(iteration);
       if (iteration.reads_another_shape()) fail(Code::capture_forbidden, "the condition of a loop changes its shape");
       iteration.hand_on();
@@ -259,14 +292,19 @@ class LoopByData final : public Repeated {
   }
 
   const Shape number_shape_, condition_shape_;
-  const bool is_counted_;  // no condition ends it
+  const bool is_counted_;                 // no condition ends it
+  const std::vector<std::string> names_;  // of the body's inputs from the carried ones on
 };
 
 }  // namespace
 
-std::unique_ptr<ops::Op> make_loop(Plan& body) {
+std::unique_ptr<ops::Op> make_loop(std::vector<Body>& bodies) {
+  Plan& body = *bodies[0].plan;
   if (body.by_data) return std::make_unique<LoopByData>(body);
-  return std::make_unique<Loop>(body);
+  if (bodies.size() == 1) return std::make_unique<Loop>(body, nullptr, 0);
+  Plan& beyond = *bodies[1].plan;
+  const int64_t most = beyond.beyond;
+  return std::make_unique<Loop>(body, std::make_unique<LoopByData>(beyond), most);
 }
 
 }  // namespace encore::fuse

@@ -319,13 +319,82 @@ out z
 TEST(ControlFlow, ACountedLoopCollectsAsMuchAsTheHostKnows) {
   const Prepared program(kCountedLoop);
   const std::vector<Array> inputs{row({1, -2})}, wanted{row({4, -8}), {Shape{3, 2}, {1, 2, 2, 4, 3, 6}}};
-  EXPECT_EQ(program.run(inputs, 4), wanted);
+  EXPECT_EQ(program.run(inputs, 1), wanted);  // so that a graph is known to go another way
   EXPECT_EQ(program.replay(inputs), wanted);
   std::string none(kCountedLoop);
   none.replace(none.find("= 3"), 3, "= 0");
   const std::vector<Array> nothing{row({1, -2}), {Shape{0, 0}, {}}};
   EXPECT_EQ(Prepared(none).run(inputs), nothing);
   EXPECT_EQ(Prepared(none).replay(inputs), nothing);
+}
+
+// As often as x has elements, one by one up to twice; what is around it does so three times.
+constexpr const char* kLongLoop = R"(
+in x: f32[n]
+const zero: i64 = 0
+const times: i64 = 3
+s: i64[1] = Shape(x)
+host k: i64 = Gather(s, zero)
+y: f32[n] = Loop(times, _, x, x, k) body {
+  in u: f32[n]
+  in outer x: f32[n]
+  in host i: i64
+  in host c: bool
+  in host k: i64
+  host d: bool = Identity(c)
+  v: f32[n], all: f32[?, n] = Loop(k, _, u, x) body {
+    in a: f32[n]
+    in outer x: f32[n]
+    in host i: i64
+    in host c: bool
+    host d: bool = Identity(c)
+    f: f32 = Cast(i) {to = 1}
+    e: f32[n] = Add(a, f)
+    b: f32[n] = Add(e, x)
+    g: f32[n] = Neg(b)
+    out d
+    out b
+    out g
+  } body {
+    by data beyond 6
+    in i: i64
+    in c: bool
+    in a: f32[n]
+    in outer x: f32[n]
+    d: bool = Identity(c)
+    f: f32 = Cast(i) {to = 1}
+    e: f32[n] = Add(a, f)
+    b: f32[n] = Add(e, x)
+    g: f32[n] = Neg(b)
+    out d
+    out b
+    out g
+  }
+  const first: i64[1] = [0]
+  t: f32[n] = ReduceSum(all, first) {keepdims = 0}
+  w: f32[n] = Add(v, t)
+  out d
+  out w
+}
+out y
+)";
+
+TEST(ControlFlow, ALongLoopHasItsBodyOnce) {
+  const Prepared program(kLongLoop);
+  const auto expected = [](std::vector<float> x) {
+    std::vector<float> y = x;
+    for (int outer = 0; outer < 3; ++outer)
+      for (size_t e = 0; e < x.size(); ++e) {
+        float a = y[e], sum = 0;
+        for (size_t i = 0; i < x.size(); ++i) a += float(i) + x[e], sum -= a;
+        y[e] = a + sum;
+      }
+    return std::vector{row(y)};
+  };
+  for (const std::vector<float>& x : {std::vector<float>{5}, {1, 2}, {3, 1, -2}}) {
+    EXPECT_EQ(program.run({row(x)}, x.size() > 2 ? 3 : 0), expected(x));
+    EXPECT_EQ(program.replay({row(x)}), expected(x));
+  }
 }
 
 TEST(ControlFlow, WhatDataCollectsHasNoRoomWhereNobodyFetchesIt) {
@@ -343,9 +412,11 @@ TEST(ControlFlow, WhatDataCollectsHasNoRoomWhereNobodyFetchesIt) {
 }
 
 TEST(ControlFlow, APlanByDataIsReadAsItIsWritten) {
-  const std::string text = text_of(plan_from(kLoopByData));
-  EXPECT_NE(text.find("by data"), std::string::npos);
-  EXPECT_EQ(text_of(plan_from(text)), text);
+  for (const char* const written : {kLoopByData, kLongLoop}) {
+    const std::string text = text_of(plan_from(written));
+    EXPECT_NE(text.find(written == kLongLoop ? "by data beyond 6" : "by data"), std::string::npos);
+    EXPECT_EQ(text_of(plan_from(text)), text);
+  }
 }
 
 }  // namespace
