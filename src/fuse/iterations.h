@@ -41,6 +41,7 @@ class Iterations : public BodyRun {
 
   // The last one's values are made where they are wanted.
   void run(const Program& body, bool is_last);
+  bool changes_shapes() const { return changes_shapes_; }  // of values
   // `unmade` are shapes of what is collected, if there was no iteration.
   void finish(const std::vector<Shape>& unmade, const std::vector<bool>& is_reversed);
 
@@ -56,7 +57,7 @@ class Iterations : public BodyRun {
   std::vector<Tensor> values_;
   std::vector<std::optional<Tensor>> made_;
   std::vector<std::vector<Tensor>> parts_;
-  bool is_last_ = false, owns_values_ = false;
+  bool is_last_ = false, owns_values_ = false, changes_shapes_ = false;
 };
 
 class Repeated : public ops::Op {

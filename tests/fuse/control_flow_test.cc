@@ -397,6 +397,48 @@ TEST(ControlFlow, ALongLoopHasItsBodyOnce) {
   }
 }
 
+// A row that keeps what there was, for as long as its sum is less than z, and four times at the most.
+constexpr const char* kGrowingLoop = R"(
+in x: f32[n]
+in z: f32
+const most: i64 = 4
+y: f32, row: f32[?] = Loop(most, _, z, x, z) body {
+  by data beyond 4
+  in i: i64
+  in c: bool
+  in was: f32
+  in a: f32[n]
+  in outer z: f32
+  b: f32[m] = Concat(a, a) {axis = 0}
+  s: f32 = ReduceSum(b) {keepdims = 0}
+  d: bool = Less(s, z)
+  out d
+  out s
+  out b
+}  # "grows"
+out y
+)";
+
+TEST(ControlFlow, ValuesGrowInALoopOfFewIterations) {
+  std::string text(kGrowingLoop);
+  const Prepared program(text);
+  const auto inputs = [](float z) { return std::vector{row({1}), Array{Shape(), {z}}}; };
+  try {
+    program.replay(inputs(3));
+    FAIL() << "nothing has told that it grows";
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()).find("Loop node 'grows': Concat node '': the loop's value 'a' begins with"),
+              0u);
+  }
+  EXPECT_EQ(program.run(inputs(3), 3), (std::vector{Array{Shape(), {4}}}));
+  for (const auto& [z, y] : {std::pair(3.f, 4.f), {1.f, 2.f}, {100.f, 16.f}, {0.f, 2.f}})
+    EXPECT_EQ(program.replay(inputs(z)), (std::vector{Array{Shape(), {y}}}));
+  text.replace(text.find("beyond 4"), 8, "beyond 3");
+  const Prepared longer(text);
+  longer.run(inputs(3), 3);
+  EXPECT_THROW(longer.replay(inputs(3)), Error);
+}
+
 TEST(ControlFlow, WhatDataCollectsHasNoRoomWhereNobodyFetchesIt) {
   std::string text(kCountedLoop);
   text.replace(text.find("Identity(c)"), 11, "Less(i, i)");

@@ -225,6 +225,12 @@ bool collects_by_data(const OrtNode* node) {
   return info.op_type() == "Loop" && size_t(info.output_count()) > carried_by(bodies_of(node)[0]) && !is_counted(node);
 }
 
+// Whether a graph may have all iterations one by one, as many as a constant allows.
+bool is_short(const OrtNode* loop, const Compiled& compiled) {
+  const ops::Tensor* const most = GraphNodeInfo(loop).constant_input(0);
+  return most && most->count() == 1 && *most->as<const int64_t>() <= most_unrolled(loop, compiled);
+}
+
 // All shapes are to be known before data on the device decides; exporters tell few of a loop's values, which most often
 // keep theirs, and where one does not, no graph is captured.
 std::string why_not_by_data(const OrtNode* node, const Compiled& compiled, bool has_count) {
@@ -245,9 +251,10 @@ std::string why_not_by_data(const OrtNode* node, const Compiled& compiled, bool 
   if (!compiled.fetches && !has_count && collects_by_data(node))
     return text("data decides how often ", label, " runs, which collects outputs");
   for (size_t i = 0; i < carried_by(bodies[0]); ++i)  // behind the iteration's number and the condition; or a condition
-    if (!have_same_shape(begins[i + 2], made[i + 1], true))
+    if (!have_same_shape(begins[i + 2], made[i + 1], true) && (is_read(node, i) || !is_short(node, compiled)))
       return text("data decides how often ", label, " runs, whose value '", names_of({begins[i + 2]})[0],
-                  "' may change its shape");
+                  "' may change its shape; a buffer of the most that there will be, of which a part is written, keeps ",
+                  "it");
   return {};
 }
 
@@ -260,8 +267,7 @@ std::string why_not_run(const OrtNode* node, const Compiled& compiled, bool by_d
       return text(ops::label_of(info), " has other outputs than its ", body.name);
   if (is_loop && !by_data) {
     const ops::Tensor* const count = info.constant_input(0);
-    const int64_t steps = nodes_in(bodies_of(node)[0].graph, compiled);
-    if (count && count->count() == 1 && *count->as<const int64_t>() > kMostUnrolled / std::max<int64_t>(steps, 1))
+    if (count && count->count() == 1 && *count->as<const int64_t>() > most_unrolled(node, compiled))
       return text(ops::label_of(info), " has too many iterations");
   }
   for (const char* axes : {"scan_input_axes", "scan_output_axes"})
@@ -328,12 +334,16 @@ ByData by_data(const OrtNode* node, const Compiled& compiled, const ops::Setting
   return found;
 }
 
+int64_t most_unrolled(const OrtNode* loop, const Compiled& compiled) {
+  return kMostUnrolled / std::max<int64_t>(nodes_in(bodies_of(loop)[0].graph, compiled), 1);
+}
+
 std::optional<Beyond> beyond_unrolled(const OrtNode* node, const Compiled& compiled, const ops::Settings& settings,
                                       const ByData& known, const BodyClaim& claim) {
   const GraphNodeInfo info(node);
   if (info.op_type() != "Loop" || known.decides || !info.has_input(0) || info.constant_input(0)) return std::nullopt;
   if (!hands_on_condition(node)) return std::nullopt;
-  Beyond beyond{known, {}, kMostUnrolled / std::max<int64_t>(nodes_in(bodies_of(node)[0].graph, compiled), 1)};
+  Beyond beyond{known, {}};
   beyond.by_data.decides = beyond.by_data.has_count = true;
   beyond.claim = examine_bodies(node, compiled, settings, beyond.by_data);
   if (!beyond.claim.why_not.empty() || !std::ranges::includes(claim.host_reads, beyond.claim.host_reads))

@@ -37,6 +37,8 @@ std::vector<const OrtValueInfo*> read_inside(const OrtNode* node);
 inline constexpr int64_t kMostUnrolled = 4096;
 
 struct PlacementNode;
+// In so many iterations there are as many.
+int64_t most_unrolled(const OrtNode* loop, const Compiled& compiled);
 
 // What the host lacks, so that data on the device decides.
 struct ByData {
@@ -63,7 +65,6 @@ ByData by_data(const OrtNode* node, const Compiled& compiled, const ops::Setting
 struct Beyond {
   ByData by_data;
   BodyClaim claim;
-  int64_t iterations;
 };
 std::optional<Beyond> beyond_unrolled(const OrtNode* node, const Compiled& compiled, const ops::Settings& settings,
                                       const ByData& known, const BodyClaim& claim);

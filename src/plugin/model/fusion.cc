@@ -116,7 +116,6 @@ void FusedGraph::add_bodies(const OrtNode* node, fuse::Node& made) {
     const NamedBody& body;
     ByData by_data;
     BodyClaim claim;
-    int64_t beyond = 0;
   };
   std::vector<Form> forms;
   std::set<std::string> host_reads;
@@ -125,12 +124,12 @@ void FusedGraph::add_bodies(const OrtNode* node, fuse::Node& made) {
     host_reads.insert(forms.back().claim.host_reads.begin(), forms.back().claim.host_reads.end());
   }
   if (auto beyond = beyond_unrolled(node, *compiled_, settings_, known, forms[0].claim))
-    forms.push_back({bodies[0], std::move(beyond->by_data), std::move(beyond->claim), beyond->iterations});
+    forms.push_back({bodies[0], std::move(beyond->by_data), std::move(beyond->claim)});
   const std::vector<const OrtValueInfo*> reads = read_inside(node);
   for (const OrtValueInfo* value : reads) made.inputs.push_back(see(value));
   std::erase_if(host_reads, [&](const std::string& value) { return !numbers_.contains(value); });  // of no part's node
   for (const std::string& value : host_reads) made.inputs.push_back(numbers_.at(value));
-  for (const auto& [body, by_data, claim, beyond] : forms) {
+  for (const auto& [body, by_data, claim] : forms) {
     const bool is_loop = made.info->op_type() == "Loop";
     std::set<std::string> on_host = claim.made_on_host;
     on_host.insert(host_reads.begin(), host_reads.end());
@@ -140,7 +139,7 @@ void FusedGraph::add_bodies(const OrtNode* node, fuse::Node& made) {
         *bodies_.emplace_back(std::make_unique<FusedGraph>(body.graph, settings_, compiled_, std::move(on_host)));
     auto plan = std::make_shared<fuse::Plan>(
         inside.plan_of_body(body.graph, is_loop, is_loop && by_data.decides, reads, host_reads, claim.made_on_host));
-    plan->beyond = beyond;
+    if (plan->by_data) plan->beyond = most_unrolled(node, *compiled_);
     made.bodies.push_back({body.name, std::move(plan)});
   }
 }
