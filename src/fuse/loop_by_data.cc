@@ -151,11 +151,23 @@ class LoopByData final : public Repeated {
     }
     std::vector<Tensor> take_made() { return std::move(made_); }
 
+    // What one iteration gives back the next one takes again. So nothing of it is given back until there is memory for
+    // what is to outlive them.
+    void hold() { holds_ = true; }
+    void give_back(void* scratch) override { holds_ ? held_.push_back(scratch) : BodyRun::give_back(scratch); }
+    void let_go() {
+      holds_ = false;
+      for (void* const scratch : held_) BodyRun::give_back(scratch);
+      held_.clear();
+    }
+
    private:
     const LoopByData& loop_;
     const std::vector<Tensor>& values_;
     const bool keeps_shapes_;
     std::vector<Tensor> made_;
+    bool holds_ = false;
+    std::vector<void*> held_;
   };
 
   // Whether the host knows how many iterations there are, if there is one.
@@ -239,10 +251,12 @@ class LoopByData final : public Repeated {
     const profile::Timeline::Scope untimed(nullptr);  // as in branches
     ops::IterationLimits& limits = captured.limits;
     Counted<CapturedIteration> iteration(*this, captured.cells, captured.context, stream, *this, values, keeps_shapes);
+    if (keeps_shapes && has_count(limits) && !unmade_.empty()) iteration.hold();
     body_->run(iteration);
     if (iteration.reads_another_shape()) fail(Code::capture_forbidden, "the condition of a loop changes its shape");
     iteration.hand_on(captured.ends);
     if (captured.collected.empty()) captured.collected = rooms(captured.context, iteration, limits);
+    iteration.let_go();
     for (size_t c = 0; c < captured.collected.size(); ++c) {
       const Tensor& part = iteration.made(carried_ + c);
       const ops::Room& room = captured.collected[c];

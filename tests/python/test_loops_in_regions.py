@@ -207,6 +207,28 @@ def test_what_a_long_loop_collects():
     assert_one_body(session, 4)
 
 
+def test_what_a_long_loop_collects_outlives_its_iterations():
+    """Each of which works in memory that the others work in, too."""
+    text = (
+        loop(
+            "float[] b, float[] f",
+            """d = Identity(c) e = Mul(a, w) g = Gather(x, i) h = Sub(g, e) b = Tanh(h)
+            f = ReduceSum <keepdims = 0> (h, at)""",
+            made="r, all",
+            outputs=", float[] sums",
+        )
+        .replace("y = Abs(r)", "y = Abs(r) sums = MatMul(all, mix)")
+        .replace("first = {1}", "first = {1}, float[4, 2] mix = {1, 2, 3, 4, 5, 6, 7, 8}")
+    )
+    made = model(text)
+    single, session = (es.make_session(made, plain(), **options) for options in (dict(regions=0), dict(auto_graph=1)))
+    for _ in range(4):
+        for feed in rows(900, 3, 800):
+            for got, wanted in zip(session.run(None, feed), single.run(None, feed), strict=True):
+                np.testing.assert_array_equal(got, wanted)
+    assert_one_body(session, 3)
+
+
 def test_long_loops_in_loops():
     """What is around counts: a graph has each iteration of the outer loop, with the inner body once."""
     text = loop(
