@@ -67,7 +67,7 @@ std::vector<Type> types_of(const Plan& body, size_t from);
 
 // What runs a step, whose bodies it takes.
 std::unique_ptr<ops::Op> make_if(std::vector<Body>& branches);
-std::unique_ptr<ops::Op> make_loop(Plan& body);
+std::unique_ptr<ops::Op> make_loop(std::vector<Body>& bodies);
 std::unique_ptr<ops::Op> make_scan(const NodeInfo& node, Plan& body);
 
 }  // namespace encore::fuse

@@ -46,9 +46,8 @@ Plan plan_of_body(const Graph& body, BodyEnds ends, size_t outer_inputs, const o
 }
 
 std::unique_ptr<ops::Op> make_control_flow(Step& step) {
-  Plan& body = *step.bodies[0].plan;
-  if (step.node->op_type() == "Loop") return make_loop(body);
-  if (step.node->op_type() == "Scan") return make_scan(*step.node, body);
+  if (step.node->op_type() == "Loop") return make_loop(step.bodies);
+  if (step.node->op_type() == "Scan") return make_scan(*step.node, *step.bodies[0].plan);
   return make_if(step.bodies);
 }
 

@@ -23,6 +23,7 @@ void Iterations::run(const Program& body, bool is_last) {
       parts_[i - values_.size()].push_back(*made_[i]);
     } else {
       if (owns_values_) let_go(values_[i]);
+      changes_shapes_ |= values_[i].shape != made_[i]->shape;
       values_[i] = *made_[i];
     }
   }

@@ -1,5 +1,7 @@
 // What has one body that runs many times.
 #pragma once
+#include <algorithm>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -16,6 +18,22 @@ inline Shape many(int64_t count, const Shape& part) {
   return Shape(dims);
 }
 
+// Around iterations that run one by one, in the calling thread: how often the loops around something repeat it so.
+class OneByOne {
+ public:
+  explicit OneByOne(int64_t count) : before_(times_) {
+    times_ = count > kMost / times_ ? kMost : times_ * std::max<int64_t>(count, 1);
+  }
+  ~OneByOne() { times_ = before_; }
+  OneByOne(const OneByOne&) = delete;
+  static int64_t times() { return times_; }
+
+ private:
+  static constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  inline static thread_local int64_t times_ = 1;
+  const int64_t before_;
+};
+
 // Values go on from each iteration to the next, the first ones that the body makes, and others are collected.
 class Iterations : public BodyRun {
  public:
@@ -23,6 +41,7 @@ class Iterations : public BodyRun {
 
   // The last one's values are made where they are wanted.
   void run(const Program& body, bool is_last);
+  bool changes_shapes() const { return changes_shapes_; }  // of values
   // `unmade` are shapes of what is collected, if there was no iteration.
   void finish(const std::vector<Shape>& unmade, const std::vector<bool>& is_reversed);
 
@@ -38,7 +57,7 @@ class Iterations : public BodyRun {
   std::vector<Tensor> values_;
   std::vector<std::optional<Tensor>> made_;
   std::vector<std::vector<Tensor>> parts_;
-  bool is_last_ = false, owns_values_ = false;
+  bool is_last_ = false, owns_values_ = false, changes_shapes_ = false;
 };
 
 class Repeated : public ops::Op {

@@ -200,7 +200,7 @@ class Walk {
       move(made[i].axes, is_collected, step);
       if (is_collected && made[i].rank) ++*made[i].rank;
     }
-    for (size_t b = 1; b < step.bodies.size(); ++b) {
+    for (size_t b = 1; b < step.bodies.size() && !is_loop; ++b) {  // a loop's second one does the same
       std::vector<Outgoing> others = through(step.bodies[b], inputs);
       for (size_t i = 0; i < made.size(); ++i) {
         move(others[i].axes, 0, step);

@@ -142,6 +142,7 @@ class Reading {
 
   void read_by_data(Line& line) {
     plan_.by_data = line.take_word("data");
+    if (line.take_word("beyond")) plan_.beyond = read_number<int64_t>(line, line.take_name("a number"));
     line.finish();
   }
 

@@ -60,7 +60,10 @@ Program::Program(Plan plan) : plan_(std::move(plan)), places_(plan_.values.size(
     places_[size_t(view.inner)].is_view = true;
   }
   const std::vector<int> host_inputs = plan_.host_inputs;
-  for (Step& step : plan_.steps) add(step);
+  for (Step& step : plan_.steps) {
+    want_what_is_read(step);
+    add(step);
+  }
   size_t most = 0;
   for (const Action& action : actions_) {
     const size_t bytes = whole_pieces(action.op->cleared_bytes());
@@ -77,6 +80,18 @@ Program::Program(Plan plan) : plan_(std::move(plan)), places_(plan_.values.size(
   };
   for (const Action& action : actions_) std::ranges::for_each(action.outputs, forget_in_time);
   if (!actions_.empty()) std::ranges::for_each(host_inputs, forget_in_time);  // which may be put on the device
+}
+
+// Of what bodies make.
+void Program::want_what_is_read(Step& step) const {
+  const auto is_read = [&](int value) {
+    return places_[size_t(value)].output >= 0 || std::ranges::any_of(plan_.steps, [&](const Step& reader) {
+             return std::ranges::count(reader.inputs, value) > 0;
+           });
+  };
+  if (step.bodies.empty()) return;
+  for (int& output : step.outputs)
+    if (output >= 0 && !is_read(output)) output = -1;
 }
 
 void Program::add(Step& step) {

@@ -40,6 +40,7 @@ class Program final : public ops::Op {
   class Running;
   class ActionContext;
 
+  void want_what_is_read(Step& step) const;
   void add(Step& step);
   bool is_on_host(int value) const;
   void load(Action& action, size_t input, const Tensor& constant, bool is_shared, ops::Prepack& loader);

@@ -15,6 +15,7 @@ class Scan final : public Repeated {
         is_reversed_(ops::scanned_backward(node, "scan_output_directions", unmade_.size())) {}
   void run(ops::Context& context) const override {
     Run run(context, *this);
+    const OneByOne around(run.length());
     for (int64_t i = 0; i < run.length(); ++i) run.next(i);
     run.finish(unmade_, is_reversed_);
   }

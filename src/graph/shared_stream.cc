@@ -1,13 +1,13 @@
 #include "graph/shared_stream.h"
 
 #include <atomic>
-#include <cstdio>
 #include <map>
 #include <mutex>
 #include <thread>
 #include <utility>
 
 #include "device/error.h"
+#include "device/gone.h"
 #include "device/graph.h"
 #include "memory/streams.h"
 
@@ -41,7 +41,7 @@ struct SharedStream::Turns {
       before.record(stream);
       marked = true;
     } catch (const std::exception& e) {  // then others wait for the end of the turn
-      std::fprintf(stderr, "encore: a stream that threads share: %s\n", e.what());
+      device::complain("a stream that threads share", e);
     }
   }
   void give() noexcept {

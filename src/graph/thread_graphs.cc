@@ -1,10 +1,10 @@
 #include "graph/thread_graphs.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "device/device.h"
 #include "device/error.h"
+#include "device/gone.h"
 #include "device/label.h"
 #include "graph/shared_stream.h"
 #include "memory/streams.h"
@@ -28,7 +28,7 @@ Entry::~Entry() {
     pool.reset();
     retention.reset();
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "encore: a graph could not be destroyed: %s\n", e.what());
+    device::complain("a graph could not be destroyed", e);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "device/device.h"
 #include "device/error.h"
+#include "device/gone.h"
 #include "device/label.h"
 #include "memory/arena_state.h"
 #include "memory/meter.h"
@@ -269,7 +270,7 @@ Arena::~Arena() {
                  state_->owner.c_str(), left, state_->stats.in_use_bytes);
     if (!state_->pool_uses.empty()) new std::shared_ptr<State>(state_);  // holds the pools
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "encore: memory could not be given back: %s\n", e.what());
+    device::complain("memory could not be given back", e);
   }
 }
 
@@ -312,7 +313,7 @@ void Arena::free(void* address, bool for_its_stream) noexcept {
   try {
     state_->free(address, for_its_stream);
   } catch (const std::exception& e) {  // the block stays out of use
-    std::fprintf(stderr, "encore: %s: memory could not be freed: %s\n", state_->owner.c_str(), e.what());
+    device::complain(state_->owner + ": memory could not be freed", e);
   }
 }
 

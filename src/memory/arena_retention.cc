@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "device/gone.h"
 #include "memory/arena_state.h"
 #include "memory/meter.h"
 #include "memory/pool_scope.h"
@@ -97,7 +98,7 @@ void Arena::State::let_go(const void* block) noexcept {
     free(const_cast<void*>(block), false);
     if (orphaned) drain();
   } catch (const std::exception& e) {  // the block stays out of use
-    std::fprintf(stderr, "encore: %s: memory could not be freed: %s\n", owner.c_str(), e.what());
+    device::complain(owner + ": memory could not be freed", e);
   }
 }
 

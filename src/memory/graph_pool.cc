@@ -1,11 +1,11 @@
 #include "memory/graph_pool.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
 #include "device/device.h"
 #include "device/error.h"
+#include "device/gone.h"
 #include "memory/graph_pool_state.h"
 #include "memory/streams.h"
 
@@ -31,7 +31,7 @@ GraphPool::State::~State() {
     const device::Current current(source->device);
     idle = wait_for(tails(source->device));
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "encore: the memory of a graph is lost: %s\n", e.what());
+    device::complain("the memory of a graph is lost", e);
   }
   if (idle)
     for (void* chunk : chunks) source->give_back(chunk);

@@ -1,11 +1,11 @@
 #include "memory/source.h"
 
 #include <cstdint>
-#include <cstdio>
 #include <utility>
 
 #include "device/device.h"
 #include "device/error.h"
+#include "device/gone.h"
 #include "device/graph.h"
 #include "device/memory.h"
 #include "memory/block_index.h"
@@ -63,7 +63,7 @@ void PoolSource::give_back(void* chunk) noexcept {
     device::free_async(pool().stream, chunk);
     pool().stream.ref().synchronize();  // only then does the pool let go of memory
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "encore: device memory could not be given back: %s\n", e.what());
+    device::complain("device memory could not be given back", e);
   }
 }
 
@@ -115,7 +115,7 @@ void ExternalSource::give_back(void* chunk) noexcept {
     const Elsewhere elsewhere(device);
     external_.free(chunk);
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "encore: gpu_external_free could not be called: %s\n", e.what());
+    device::complain("gpu_external_free could not be called", e);
   }
 }
 

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <cstdio>
 #include <cstring>
 #include <deque>
 #include <mutex>
 #include <vector>
 
 #include "device/error.h"
+#include "device/gone.h"
 #include "device/graph.h"
 #include "device/memory.h"
 #include "memory/copy_past_caches.h"
@@ -53,7 +53,7 @@ struct Staging::State {
         slot.last.synchronize();
         device::free_pinned(slot.pinned);
       } catch (const std::exception& e) {
-        std::fprintf(stderr, "encore: a staging buffer could not be given back: %s\n", e.what());
+        device::complain("a staging buffer could not be given back", e);
       }
     }
   }

@@ -1,11 +1,11 @@
 #include "memory/streams.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <mutex>
 #include <utility>
 
 #include "device/error.h"
+#include "device/gone.h"
 #include "device/graph.h"
 
 namespace encore::memory {
@@ -70,8 +70,7 @@ Tail tail_of(Enlisted& enlisted, bool only_if_busy) noexcept {
     return record(enlisted.stream);
   } catch (const std::exception& e) {
     if (!std::exchange(enlisted.broken, true))
-      std::fprintf(stderr, "encore: a stream of device %d can't be waited for: %s\n", enlisted.stream.device(),
-                   e.what());
+      device::complain(text("a stream of device ", enlisted.stream.device(), " can't be waited for"), e);
     return {};
   }
 }
@@ -95,7 +94,7 @@ void delist(StreamRef stream) noexcept {
     for (const auto& each : listeners().all)
       if (const auto listener = each.lock()) listener->stream_is_gone(stream);
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "encore: a stream could not be delisted: %s\n", e.what());
+    device::complain("a stream could not be delisted", e);
   }
 }
 
@@ -174,7 +173,7 @@ bool wait_for(const std::vector<Tail>& tails) noexcept {
       if (tail) tail->synchronize();
     return true;
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "encore: waiting for a stream failed: %s\n", e.what());
+    device::complain("waiting for a stream failed", e);
     return false;
   }
 }

@@ -319,13 +319,124 @@ out z
 TEST(ControlFlow, ACountedLoopCollectsAsMuchAsTheHostKnows) {
   const Prepared program(kCountedLoop);
   const std::vector<Array> inputs{row({1, -2})}, wanted{row({4, -8}), {Shape{3, 2}, {1, 2, 2, 4, 3, 6}}};
-  EXPECT_EQ(program.run(inputs, 4), wanted);
+  EXPECT_EQ(program.run(inputs, 1), wanted);  // so that a graph is known to go another way
   EXPECT_EQ(program.replay(inputs), wanted);
   std::string none(kCountedLoop);
   none.replace(none.find("= 3"), 3, "= 0");
   const std::vector<Array> nothing{row({1, -2}), {Shape{0, 0}, {}}};
   EXPECT_EQ(Prepared(none).run(inputs), nothing);
   EXPECT_EQ(Prepared(none).replay(inputs), nothing);
+}
+
+// As often as x has elements, one by one up to twice; what is around it does so three times.
+constexpr const char* kLongLoop = R"(
+in x: f32[n]
+const zero: i64 = 0
+const times: i64 = 3
+s: i64[1] = Shape(x)
+host k: i64 = Gather(s, zero)
+y: f32[n] = Loop(times, _, x, x, k) body {
+  in u: f32[n]
+  in outer x: f32[n]
+  in host i: i64
+  in host c: bool
+  in host k: i64
+  host d: bool = Identity(c)
+  v: f32[n], all: f32[?, n] = Loop(k, _, u, x) body {
+    in a: f32[n]
+    in outer x: f32[n]
+    in host i: i64
+    in host c: bool
+    host d: bool = Identity(c)
+    f: f32 = Cast(i) {to = 1}
+    e: f32[n] = Add(a, f)
+    b: f32[n] = Add(e, x)
+    g: f32[n] = Neg(b)
+    out d
+    out b
+    out g
+  } body {
+    by data beyond 6
+    in i: i64
+    in c: bool
+    in a: f32[n]
+    in outer x: f32[n]
+    d: bool = Identity(c)
+    f: f32 = Cast(i) {to = 1}
+    e: f32[n] = Add(a, f)
+    b: f32[n] = Add(e, x)
+    g: f32[n] = Neg(b)
+    out d
+    out b
+    out g
+  }
+  const first: i64[1] = [0]
+  t: f32[n] = ReduceSum(all, first) {keepdims = 0}
+  w: f32[n] = Add(v, t)
+  out d
+  out w
+}
+out y
+)";
+
+TEST(ControlFlow, ALongLoopHasItsBodyOnce) {
+  const Prepared program(kLongLoop);
+  const auto expected = [](std::vector<float> x) {
+    std::vector<float> y = x;
+    for (int outer = 0; outer < 3; ++outer)
+      for (size_t e = 0; e < x.size(); ++e) {
+        float a = y[e], sum = 0;
+        for (size_t i = 0; i < x.size(); ++i) a += float(i) + x[e], sum -= a;
+        y[e] = a + sum;
+      }
+    return std::vector{row(y)};
+  };
+  for (const std::vector<float>& x : {std::vector<float>{5}, {1, 2}, {3, 1, -2}}) {
+    EXPECT_EQ(program.run({row(x)}, x.size() > 2 ? 3 : 0), expected(x));
+    EXPECT_EQ(program.replay({row(x)}), expected(x));
+  }
+}
+
+// A row that keeps what there was, for as long as its sum is less than z, and four times at the most.
+constexpr const char* kGrowingLoop = R"(
+in x: f32[n]
+in z: f32
+const most: i64 = 4
+y: f32, row: f32[?] = Loop(most, _, z, x, z) body {
+  by data beyond 4
+  in i: i64
+  in c: bool
+  in was: f32
+  in a: f32[n]
+  in outer z: f32
+  b: f32[m] = Concat(a, a) {axis = 0}
+  s: f32 = ReduceSum(b) {keepdims = 0}
+  d: bool = Less(s, z)
+  out d
+  out s
+  out b
+}  # "grows"
+out y
+)";
+
+TEST(ControlFlow, ValuesGrowInALoopOfFewIterations) {
+  std::string text(kGrowingLoop);
+  const Prepared program(text);
+  const auto inputs = [](float z) { return std::vector{row({1}), Array{Shape(), {z}}}; };
+  try {
+    program.replay(inputs(3));
+    FAIL() << "nothing has told that it grows";
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()).find("Loop node 'grows': Concat node '': the loop's value 'a' begins with"),
+              0u);
+  }
+  EXPECT_EQ(program.run(inputs(3), 3), (std::vector{Array{Shape(), {4}}}));
+  for (const auto& [z, y] : {std::pair(3.f, 4.f), {1.f, 2.f}, {100.f, 16.f}, {0.f, 2.f}})
+    EXPECT_EQ(program.replay(inputs(z)), (std::vector{Array{Shape(), {y}}}));
+  text.replace(text.find("beyond 4"), 8, "beyond 3");
+  const Prepared longer(text);
+  longer.run(inputs(3), 3);
+  EXPECT_THROW(longer.replay(inputs(3)), Error);
 }
 
 TEST(ControlFlow, WhatDataCollectsHasNoRoomWhereNobodyFetchesIt) {
@@ -343,9 +454,11 @@ TEST(ControlFlow, WhatDataCollectsHasNoRoomWhereNobodyFetchesIt) {
 }
 
 TEST(ControlFlow, APlanByDataIsReadAsItIsWritten) {
-  const std::string text = text_of(plan_from(kLoopByData));
-  EXPECT_NE(text.find("by data"), std::string::npos);
-  EXPECT_EQ(text_of(plan_from(text)), text);
+  for (const char* const written : {kLoopByData, kLongLoop}) {
+    const std::string text = text_of(plan_from(written));
+    EXPECT_NE(text.find(written == kLongLoop ? "by data beyond 6" : "by data"), std::string::npos);
+    EXPECT_EQ(text_of(plan_from(text)), text);
+  }
 }
 
 }  // namespace

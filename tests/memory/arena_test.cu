@@ -12,6 +12,9 @@
 
 #include "device/graph.h"
 #include "device/label.h"
+#ifdef ENCORE_VIRTUAL
+#include "device/virtual/control.h"
+#endif
 #include "gate.h"
 #include "memory/graph_pool.h"
 #include "memory/meter.h"
@@ -417,11 +420,29 @@ TEST(Arena, serves_others_when_a_stream_has_failed) {
   void *block = arena.allocate(1024, kNoStream), *of_bad = arena.allocate(1024, bad);
   device::for_each_index(bad, 1, Fail{});
   EXPECT_THROW(bad->synchronize(), Error);
+  testing::internal::CaptureStderr();
   arena.free(block);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("a stream of device 0 can't be waited for"));
   EXPECT_EQ(arena.allocate(1024, kNoStream), block);
   arena.free(block);
   arena.free(of_bad);
   EXPECT_EQ(arena.stats().in_use_bytes, 0u);
+}
+
+// As a process ends: there is nothing to wait for, and nobody to complain to.
+TEST(Arena, is_silent_where_the_device_has_gone_before_it) {
+  auto arena = std::make_unique<Arena>(0, exact(), "test");
+  {
+    EnlistedStream stream;
+    void* const block = arena->allocate(1024, stream);
+    arena->free(arena->allocate(2048, stream));
+    testing::internal::CaptureStderr();
+    device::virtual_gpu::set_gone(true);
+    arena->free(block, false);
+    arena.reset();
+  }
+  device::virtual_gpu::set_gone(false);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 #endif
 

@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "device/forked.h"
+#include "device/gone.h"
 
 namespace encore::device::cuda {
 
@@ -55,11 +56,15 @@ bool is_fatal(cudaError_t result) {
   }
 }
 
+// As a process ends.
+bool is_gone(cudaError_t result) { return result == cudaErrorCudartUnloading || result == cudaErrorContextIsDestroyed; }
+
 }  // namespace
 
 void raise(cudaError_t result, const std::string& call) {
   cudaGetLastError();
   std::string what = text(cudaGetErrorName(result), ": ", cudaGetErrorString(result));
+  if (is_gone(result)) throw Gone(Code::device_failed, what, call);
   if (code_of(result) == Code::capture_forbidden) what += "; a capture under way is now invalid";
   if (is_fatal(result))
     what += "; the device is lost to this process, which has to be started anew (compute-sanitizer finds the cause)";
@@ -72,7 +77,7 @@ void report(cudaError_t result, const char* call) noexcept {
   if (result == cudaSuccess) [[likely]]
     return;
   cudaGetLastError();
-  if (result == cudaErrorCudartUnloading) return;
+  if (is_gone(result)) return;
   std::fprintf(stderr, "encore: %s failed: %s: %s\n", call, cudaGetErrorName(result), cudaGetErrorString(result));
 }
 

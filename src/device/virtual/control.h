@@ -15,6 +15,8 @@ namespace encore::device::virtual_gpu {
 void set_device_count(int count);
 void set_memory_bytes(size_t bytes);
 void set_delay_us(int64_t most);
+// Whether devices are gone, as CUDA's are for what a process destroys late.
+void set_gone(bool gone);
 
 // What an application does that waits for the whole device (cudaDeviceSynchronize). While anybody captures there it
 // fails and ends the captures, whoever calls and whatever their modes.
@@ -24,6 +26,7 @@ void synchronize_device(int device);
 using Listener = std::function<void(const char* name)>;
 void listen_to_ranges(Listener listener);
 
+void check_not_gone();  // throws device::Gone
 size_t memory_bytes();
 bool has_conditionals();
 // Sleeps as the delay asks; called before every task.

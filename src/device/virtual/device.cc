@@ -13,6 +13,7 @@
 #include "device/cluster.h"
 #include "device/error.h"
 #include "device/forked.h"
+#include "device/gone.h"
 #include "device/virtual/architecture.h"
 #include "device/virtual/control.h"
 #include "device/virtual/forked.h"
@@ -43,6 +44,7 @@ struct Settings {
   std::atomic<int64_t> devices{from_environment(kDevices, 1)};
   std::atomic<int64_t> memory_bytes{from_environment(kMemoryBytes, int64_t(4) << 30)};
   std::atomic<int64_t> delay_us{from_environment(kDelayUs, 0)};
+  std::atomic<bool> gone{false};
   const int capability = int(std::min<int64_t>(from_environment(kArchitecture, 90), 1000)) * 10;
   const bool has_conditionals = from_environment(kConditionals, 1) != 0;
 };
@@ -93,6 +95,12 @@ int most_in_cluster() { return architecture().has_clusters ? kMostInCluster : 1;
 void set_device_count(int count) { settings().devices = count; }
 void set_memory_bytes(size_t bytes) { settings().memory_bytes = int64_t(bytes); }
 void set_delay_us(int64_t most) { settings().delay_us = most; }
+void set_gone(bool gone) { settings().gone = gone; }
+
+void check_not_gone() {
+  if (settings().gone.load(std::memory_order_relaxed)) [[unlikely]]
+    throw Gone(Code::device_failed, "the virtual GPU is gone");
+}
 
 size_t memory_bytes() {
   const int64_t bytes = settings().memory_bytes.load(std::memory_order_relaxed);
@@ -113,6 +121,7 @@ int current_device() { return current; }
 
 void check_device(int device) {
   check_not_forked();
+  check_not_gone();
   std::string why;
   const int devices = count(&why);
   if (device >= 0 && device < devices) return;

@@ -8,6 +8,7 @@
 #include "device/label.h"
 #include "device/stream.h"
 #include "device/virtual/capture.h"
+#include "device/virtual/control.h"
 #include "device/virtual/forked.h"
 #include "device/virtual/stream_state.h"
 #include "device/virtual/trace.h"
@@ -44,6 +45,7 @@ using Held = std::shared_ptr<EventState>;
 
 EventState& event_state(EventRef event) {
   check_not_forked();
+  check_not_gone();
   if (!event.native()) fail(Code::internal, "no event was given");
   return **static_cast<Held*>(event.native());
 }

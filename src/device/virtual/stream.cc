@@ -79,6 +79,7 @@ void run_traced(const void* stream, NodeKind kind, std::string_view name, const 
 
 StreamState& state_of(StreamRef stream) {
   check_not_forked();
+  check_not_gone();
   if (!stream) fail(Code::internal, "no stream was given");
   return *static_cast<StreamState*>(stream.native());
 }

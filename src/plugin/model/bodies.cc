@@ -159,12 +159,18 @@ class Examination {
   std::unordered_map<std::string, int> numbers_;
 };
 
+// That run; of loops inside whose count is constant as often as that says, unless they are too long themselves.
 int64_t nodes_in(const OrtGraph* body, const Compiled& compiled) {
   int64_t count = 0;
   for (const OrtNode* node : nodes_of(body)) {
     const GraphNodeInfo info(node);
+    const ops::Tensor* const trips = info.op_type() == "Loop" ? info.constant_input(0) : nullptr;
+    const int64_t times = trips && trips->count() == 1 ? *trips->as<const int64_t>() : 1;
     count += std::max<int64_t>(1, int64_t(compiled.size(info.name())));
-    for (const NamedBody& inner : bodies_of(node)) count += nodes_in(inner.graph, compiled);
+    for (const NamedBody& inner : bodies_of(node)) {
+      const int64_t once = nodes_in(inner.graph, compiled);
+      count += times > 1 && times <= kMostUnrolled / std::max<int64_t>(once, 1) ? times * once : once;
+    }
   }
   return count;
 }
@@ -193,11 +199,8 @@ bool holds(const OrtValueInfo* constant) {
   return tensor.type == ops::Type::boolean && tensor.count() == 1 && *tensor.as<const bool>();
 }
 
-// Whether a loop runs as often as a constant says, for no condition ends it.
-bool is_counted(const OrtNode* loop) {
-  const GraphNodeInfo info(loop);
-  const ops::Tensor* const begins = info.constant_input(1);
-  if (!info.constant_input(0) || (info.has_input(1) && !(begins && *begins->as<const bool>()))) return false;
+// Whether no condition ends a loop that it has begun.
+bool hands_on_condition(const OrtNode* loop) {
   const OrtGraph* const body = bodies_of(loop)[0].graph;
   const OrtValueInfo* const condition = output_values_of(body).at(0);
   if (is_constant(condition)) return holds(condition);
@@ -208,15 +211,29 @@ bool is_counted(const OrtNode* loop) {
          });
 }
 
+// Whether a loop runs as often as a constant says.
+bool is_counted(const OrtNode* loop) {
+  const GraphNodeInfo info(loop);
+  const ops::Tensor* const begins = info.constant_input(1);
+  return info.constant_input(0) && (!info.has_input(1) || (begins && *begins->as<const bool>())) &&
+         hands_on_condition(loop);
+}
+
 // What a loop collects is as long as data says if that decides about it.
 bool collects_by_data(const OrtNode* node) {
   const GraphNodeInfo info(node);
   return info.op_type() == "Loop" && size_t(info.output_count()) > carried_by(bodies_of(node)[0]) && !is_counted(node);
 }
 
+// Whether a graph may have all iterations one by one, as many as a constant allows.
+bool is_short(const OrtNode* loop, const Compiled& compiled) {
+  const ops::Tensor* const most = GraphNodeInfo(loop).constant_input(0);
+  return most && most->count() == 1 && *most->as<const int64_t>() <= most_unrolled(loop, compiled);
+}
+
 // All shapes are to be known before data on the device decides; exporters tell few of a loop's values, which most often
 // keep theirs, and where one does not, no graph is captured.
-std::string why_not_by_data(const OrtNode* node, const Compiled& compiled) {
+std::string why_not_by_data(const OrtNode* node, const Compiled& compiled, bool has_count) {
   const GraphNodeInfo info(node);
   const std::string label = label_of(info);
   const std::vector<NamedBody> bodies = bodies_of(node);
@@ -231,12 +248,13 @@ std::string why_not_by_data(const OrtNode* node, const Compiled& compiled) {
     return {};
   }
   const auto begins = input_values_of(bodies[0].graph);
-  if (!compiled.fetches && collects_by_data(node))
+  if (!compiled.fetches && !has_count && collects_by_data(node))
     return text("data decides how often ", label, " runs, which collects outputs");
   for (size_t i = 0; i < carried_by(bodies[0]); ++i)  // behind the iteration's number and the condition; or a condition
-    if (!have_same_shape(begins[i + 2], made[i + 1], true))
+    if (!have_same_shape(begins[i + 2], made[i + 1], true) && (is_read(node, i) || !is_short(node, compiled)))
       return text("data decides how often ", label, " runs, whose value '", names_of({begins[i + 2]})[0],
-                  "' may change its shape");
+                  "' may change its shape; a buffer of the most that there will be, of which a part is written, keeps ",
+                  "it");
   return {};
 }
 
@@ -249,8 +267,7 @@ std::string why_not_run(const OrtNode* node, const Compiled& compiled, bool by_d
       return text(ops::label_of(info), " has other outputs than its ", body.name);
   if (is_loop && !by_data) {
     const ops::Tensor* const count = info.constant_input(0);
-    const int64_t steps = nodes_in(bodies_of(node)[0].graph, compiled);
-    if (count && count->count() == 1 && *count->as<const int64_t>() > kMostUnrolled / std::max<int64_t>(steps, 1))
+    if (count && count->count() == 1 && *count->as<const int64_t>() > most_unrolled(node, compiled))
       return text(ops::label_of(info), " has too many iterations");
   }
   for (const char* axes : {"scan_input_axes", "scan_output_axes"})
@@ -291,7 +308,7 @@ BodyClaim examine_bodies(const OrtNode* node, const Compiled& compiled, const op
                          const ByData& by_data) {
   BodyClaim all;
   all.why_not = why_not_run(node, compiled, by_data.decides);
-  if (all.why_not.empty() && by_data.decides) all.why_not = why_not_by_data(node, compiled);
+  if (all.why_not.empty() && by_data.decides) all.why_not = why_not_by_data(node, compiled, by_data.has_count);
   for (const NamedBody& body : bodies_of(node)) {
     BodyClaim claim = examine_body(node, body, compiled, settings, by_data);
     if (all.why_not.empty()) all.why_not = std::move(claim.why_not);
@@ -315,6 +332,23 @@ ByData by_data(const OrtNode* node, const Compiled& compiled, const ops::Setting
     found.decides |= info.has_input(i) && !info.is_constant(i) && !is_on_host(info.input_value(i));
   found.decides |= is_loop && !examine_bodies(node, compiled, settings, found).why_not.empty();
   return found;
+}
+
+int64_t most_unrolled(const OrtNode* loop, const Compiled& compiled) {
+  return kMostUnrolled / std::max<int64_t>(nodes_in(bodies_of(loop)[0].graph, compiled), 1);
+}
+
+std::optional<Beyond> beyond_unrolled(const OrtNode* node, const Compiled& compiled, const ops::Settings& settings,
+                                      const ByData& known, const BodyClaim& claim) {
+  const GraphNodeInfo info(node);
+  if (info.op_type() != "Loop" || known.decides || !info.has_input(0) || info.constant_input(0)) return std::nullopt;
+  if (!hands_on_condition(node)) return std::nullopt;
+  Beyond beyond{known, {}};
+  beyond.by_data.decides = beyond.by_data.has_count = true;
+  beyond.claim = examine_bodies(node, compiled, settings, beyond.by_data);
+  if (!beyond.claim.why_not.empty() || !std::ranges::includes(claim.host_reads, beyond.claim.host_reads))
+    return std::nullopt;
+  return beyond;
 }
 
 std::string place_bodies(PlacementNode& place, const OrtNode* node, const Compiled& compiled,

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -32,15 +33,18 @@ std::vector<NamedBody> bodies_of(const OrtNode* node);
 // The values from outside that they read, without constants.
 std::vector<const OrtValueInfo*> read_inside(const OrtNode* node);
 
-// Of a loop whose count is constant: nodes of its body, each as often as it runs. More are left to onnxruntime.
+// Nodes of a loop's body, each as often as it runs, that a graph has one by one.
 inline constexpr int64_t kMostUnrolled = 4096;
 
 struct PlacementNode;
+// In so many iterations there are as many.
+int64_t most_unrolled(const OrtNode* loop, const Compiled& compiled);
 
 // What the host lacks, so that data on the device decides.
 struct ByData {
   std::set<std::string> not_on_host = {};  // values from outside
   bool decides = false;                    // which branch, or how often the body runs
+  bool has_count = false;                  // that is only to be there once, and the host knows how often it runs
 };
 
 // What can be told of bodies without the graph around, by names of values.
@@ -56,6 +60,14 @@ BodyClaim examine_bodies(const OrtNode* node, const Compiled& compiled, const op
 // Whether data decides about a node whose bodies are a part, if the host has of outer values those of which it says so.
 ByData by_data(const OrtNode* node, const Compiled& compiled, const ops::Settings& settings,
                const std::function<bool(const std::string&)>& is_on_host);
+// Of a Loop whose count shapes tell, which may be any: the body that a graph has once, for more iterations than it has
+// one by one. None if it has to be one by one, `claim` being what is told of a body then.
+struct Beyond {
+  ByData by_data;
+  BodyClaim claim;
+};
+std::optional<Beyond> beyond_unrolled(const OrtNode* node, const Compiled& compiled, const ops::Settings& settings,
+                                      const ByData& known, const BodyClaim& claim);
 
 // Says of a node with bodies that it may join a part, or returns why not. `numbers` are those of the values, by name.
 // All of these are to live as long as the placement is decided about.

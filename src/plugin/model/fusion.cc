@@ -110,29 +110,37 @@ void FusedGraph::add(const OrtNode* node) {
 void FusedGraph::add_bodies(const OrtNode* node, fuse::Node& made) {
   const std::vector<NamedBody> bodies = bodies_of(node);
   if (bodies.empty()) return;
-  const ByData by_data =
+  const ByData known =
       plugin::by_data(node, *compiled_, settings_, [&](const std::string& name) { return on_host_.contains(name); });
-  std::vector<BodyClaim> claims;
+  struct Form {
+    const NamedBody& body;
+    ByData by_data;
+    BodyClaim claim;
+  };
+  std::vector<Form> forms;
   std::set<std::string> host_reads;
   for (const NamedBody& body : bodies) {
-    claims.push_back(examine_body(node, body, *compiled_, settings_, by_data));
-    host_reads.insert(claims.back().host_reads.begin(), claims.back().host_reads.end());
+    forms.push_back({body, known, examine_body(node, body, *compiled_, settings_, known)});
+    host_reads.insert(forms.back().claim.host_reads.begin(), forms.back().claim.host_reads.end());
   }
+  if (auto beyond = beyond_unrolled(node, *compiled_, settings_, known, forms[0].claim))
+    forms.push_back({bodies[0], std::move(beyond->by_data), std::move(beyond->claim)});
   const std::vector<const OrtValueInfo*> reads = read_inside(node);
   for (const OrtValueInfo* value : reads) made.inputs.push_back(see(value));
   std::erase_if(host_reads, [&](const std::string& value) { return !numbers_.contains(value); });  // of no part's node
   for (const std::string& value : host_reads) made.inputs.push_back(numbers_.at(value));
-  for (size_t b = 0; b < bodies.size(); ++b) {
+  for (const auto& [body, by_data, claim] : forms) {
     const bool is_loop = made.info->op_type() == "Loop";
-    std::set<std::string> on_host = claims[b].made_on_host;
+    std::set<std::string> on_host = claim.made_on_host;
     on_host.insert(host_reads.begin(), host_reads.end());
-    if (const auto inputs = inputs_of(bodies[b].graph); is_loop && !by_data.decides)
+    if (const auto inputs = inputs_of(body.graph); is_loop && !by_data.decides)
       on_host.insert(inputs.begin(), inputs.begin() + 2);
     FusedGraph& inside =
-        *bodies_.emplace_back(std::make_unique<FusedGraph>(bodies[b].graph, settings_, compiled_, std::move(on_host)));
-    made.bodies.push_back({bodies[b].name, std::make_shared<fuse::Plan>(
-                                               inside.plan_of_body(bodies[b].graph, is_loop, is_loop && by_data.decides,
-                                                                   reads, host_reads, claims[b].made_on_host))});
+        *bodies_.emplace_back(std::make_unique<FusedGraph>(body.graph, settings_, compiled_, std::move(on_host)));
+    auto plan = std::make_shared<fuse::Plan>(
+        inside.plan_of_body(body.graph, is_loop, is_loop && by_data.decides, reads, host_reads, claim.made_on_host));
+    if (plan->by_data) plan->beyond = most_unrolled(node, *compiled_);
+    made.bodies.push_back({body.name, std::move(plan)});
   }
 }
 

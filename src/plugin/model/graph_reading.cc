@@ -53,6 +53,19 @@ bool is_constant(const OrtValueInfo* value) {
   return constant;
 }
 
+bool is_read(const OrtNode* node, size_t output) {
+  const OrtApi& api = *ort().api;
+  size_t count = 0, readers = 0;
+  check(api.Node_GetNumOutputs(node, &count));
+  std::vector<const OrtValueInfo*> outputs(count);
+  if (count) check(api.Node_GetOutputs(node, outputs.data(), count));
+  if (output >= count || !outputs[output]) return false;
+  bool goes_out = false;
+  check(api.ValueInfo_GetValueNumConsumers(outputs[output], &readers));
+  check(api.ValueInfo_IsGraphOutput(outputs[output], &goes_out));
+  return readers > 0 || goes_out;
+}
+
 std::vector<std::string> dimension_names(const OrtValueInfo* value) {
   const OrtApi& api = *ort().api;
   const OrtTypeInfo* type = nullptr;

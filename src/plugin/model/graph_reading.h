@@ -16,6 +16,7 @@ std::vector<std::string> outputs_of(const OrtGraph* graph);
 std::vector<const OrtValueInfo*> input_values_of(const OrtGraph* graph);
 std::vector<const OrtValueInfo*> output_values_of(const OrtGraph* graph);
 bool is_constant(const OrtValueInfo* value);
+bool is_read(const OrtNode* node, size_t output);  // or goes out of the graph
 // The names of a tensor's dimensions, empty where there is none; nothing if this is no tensor of known rank.
 std::vector<std::string> dimension_names(const OrtValueInfo* value);
 std::string label_of(const OrtNode* node);                      // "Conv node 'conv1'"

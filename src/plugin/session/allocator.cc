@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdio>
 #include <utility>
 
 #include "device/device.h"
+#include "device/gone.h"
 #include "device/graph.h"
 #include "device/memory.h"
 #include "plugin/host/fence.h"
@@ -234,7 +234,7 @@ void PinnedPool::free(void* address) noexcept {
     }
     stats_.in_use_bytes -= bytes;
   } catch (const std::exception& error) {  // the block stays out of use
-    std::fprintf(stderr, "encore: pinned memory at %p could not be freed: %s\n", address, error.what());
+    device::complain(text("pinned memory at ", address, " could not be freed"), error);
   }
 }
 
@@ -264,7 +264,7 @@ void PinnedPool::let_go(const void* block) noexcept {
     if (found->second.given_up) kept_.emplace(sizes_.at(address), Kept{address, std::move(tails)});
     retained_.erase(found);
   } catch (const std::exception& error) {  // the block stays out of use
-    std::fprintf(stderr, "encore: pinned memory at %p could not be freed: %s\n", block, error.what());
+    device::complain(text("pinned memory at ", block, " could not be freed"), error);
   }
 }
 

@@ -1,11 +1,11 @@
 #include "plugin/session/completion.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 
 #include "device/device.h"
 #include "device/error.h"
+#include "device/gone.h"
 #include "device/graph.h"
 #include "device/memory.h"
 
@@ -20,7 +20,7 @@ Completion::~Completion() {
       device::free_pinned(part.reported);
     }
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "encore: a run could not be waited for: %s\n", error.what());
+    device::complain("a run could not be waited for", error);
   }
 }
 

@@ -1,12 +1,12 @@
 #include "plugin/session/fault_cells.h"
 
 #include <atomic>
-#include <cstdio>
 #include <memory>
 #include <utility>
 
 #include "device/device.h"
 #include "device/error.h"
+#include "device/gone.h"
 #include "device/graph.h"
 #include "device/memory.h"
 
@@ -37,7 +37,7 @@ FaultCells::~FaultCells() {
       const device::RelaxedCapture relaxed;
       device::free_pinned(page);
     } catch (const std::exception& error) {
-      std::fprintf(stderr, "encore: pinned memory could not be freed: %s\n", error.what());
+      device::complain("pinned memory could not be freed", error);
     }
   }
 }
