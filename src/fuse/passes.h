@@ -110,7 +110,8 @@ void view_l2_norm(Match& match, int norm);
 // Rotary embeddings, x * cos + turned(x) * sin, where the second half of x, negated, is put before the first one. It
 // becomes one step, with what only moves heads on their way there and a norm of each. In halves what is between may be
 // in float. The step writes heads where x had them before they were turned, so that it is attention which takes that
-// along. Where only the first part of each head is rotated, and the rest put behind it, the step keeps that.
+// along. Where only the first part of each head is rotated, and the rest put behind it, the step keeps that, as it does
+// the first rows if only those behind are rotated. Pairs may be neighbours, too.
 void join_rotation(Match& match, int sum);
 // A norm of groups of channels as Reshape, InstanceNormalization, Reshape, or of each channel as the second of these
 // alone, and what each channel is multiplied by and added to. What is between is in float.
