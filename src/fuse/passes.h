@@ -68,7 +68,8 @@ void join_attention(Match& match, int softmax);
 void pad_heads(Match& match, int attention);
 // The gates of language models, x * sigmoid(x) * y: Sigmoid, Mul and Mul, or Swish and Mul, become one step, which
 // reads x and y once; SwiGLU is one. If these are products of the same rows by constants, and nobody else reads them,
-// they come along: as one product by both constants, whose columns alternate, and which gates what it makes.
+// they come along: as one product by both constants, whose columns alternate, and which gates what it makes. So does
+// one product of which they are the halves.
 void join_gate(Match& match, int first);
 // The norms of language models, whose rows are multiplied by constants, quantized or not: norm and product become one
 // step, which norms few rows on the way. The product may be a gate's.
