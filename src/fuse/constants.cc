@@ -43,7 +43,9 @@ std::optional<int64_t> growth_by(const Match& match, int s) {
   for (int v : step.outputs)
     if (v >= 0) made += bytes_of(match.value(v));
   const bool only_moves = only_shapes(match, s) || match.is(s, "Transpose");
-  if (made > kSmall && (made / kMostTimes > read || (only_moves && kept > 0))) return std::nullopt;
+  // How something is to be shaped others may read, too.
+  const bool is_copy = only_moves && step.inputs[0] >= 0 && match.readers(step.inputs[0]).size() > 1;
+  if (made > kSmall && (made / kMostTimes > read || is_copy)) return std::nullopt;
   return int64_t(made) - int64_t(read - kept);
 }
 

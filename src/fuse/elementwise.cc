@@ -19,7 +19,8 @@ using Operand = Expression::Operand;
 std::optional<ops::ScalarCall> call_of(const Match& match, int s) {
   if (!match.is_there(s) || match.step(s).outputs.size() != 1 || match.step(s).outputs[0] < 0) return std::nullopt;
   const auto& dims = match.value(match.step(s).outputs[0]).dims;
-  if (!dims || std::ssize(*dims) > ops::kMostProgramDims || std::ranges::count(*dims, -1) > 0) return std::nullopt;
+  if (!dims || std::ranges::count(*dims, -1) > 0) return std::nullopt;
+  if (std::ssize(*dims) - std::ranges::count(*dims, 1) > ops::kMostProgramDims) return std::nullopt;
   for (const int v : match.step(s).inputs)
     if (v < 0) return std::nullopt;
   return ops::scalar_call(match.node(s));
@@ -79,7 +80,7 @@ struct Read {
 // Steps as one: what they read, what they make that others read, and the expression.
 class Joined {
  public:
-  explicit Joined(const Match& match) : match_(match) {}
+  explicit Joined(const Match& match) : match_(&match) {}
 
   // False, and nothing has changed, if it would be too much for a kernel.
   bool add(int s, const ops::ScalarCall& call) {
@@ -90,25 +91,33 @@ class Joined {
     std::swap(parts_, more.parts_);
     return true;
   }
+  // False likewise, though some may have been added.
+  bool add(const Joined& other) {
+    for (size_t i = 0; i < other.parts_.steps.size(); ++i)
+      if (!add(other.parts_.steps[i], other.parts_.expression.values[i].call)) return false;
+    return true;
+  }
   const std::vector<int>& steps() const { return parts_.steps; }
+  const std::vector<int>& outputs() const { return parts_.outputs; }
+  const Expression& expression() const { return parts_.expression; }
   bool pays() const {
     return parts_.steps.size() > 1 || !parts_.expression.parts.empty() || !parts_.expression.joins.empty() ||
            !parts_.expression.rolls.empty();
   }
 
   Step step() const {
-    std::string name = match_.node(parts_.steps.front()).name();
-    if (parts_.steps.size() > 1) name += " to " + match_.node(parts_.steps.back()).name();
-    Step made = match_.plan().step({kFusions, "Elementwise", 1, {{ops::kExpression, ops::text_of(parts_.expression)}}},
-                                   std::move(name), parts_.inputs, parts_.outputs);
+    std::string name = match_->node(parts_.steps.front()).name();
+    if (parts_.steps.size() > 1) name += " to " + match_->node(parts_.steps.back()).name();
+    Step made = match_->plan().step({kFusions, "Elementwise", 1, {{ops::kExpression, ops::text_of(parts_.expression)}}},
+                                    std::move(name), parts_.inputs, parts_.outputs);
     made.make = ops::make_elementwise_program;
     return made;
   }
 
  private:
   void enter(int s, const ops::ScalarCall& call) {
-    const Step& step = match_.step(s);
-    Expression::Value value{call, match_.value(step.outputs[0]).type, {}};
+    const Step& step = match_->step(s);
+    Expression::Value value{call, match_->value(step.outputs[0]).type, {}};
     for (size_t i = 0; i < step.inputs.size(); ++i) value.operands.push_back(operand(step, i));
     parts_.values[step.outputs[0]] = int(parts_.expression.values.size());
     parts_.expression.values.push_back(std::move(value));
@@ -119,8 +128,8 @@ class Joined {
     if (const auto made = parts_.values.find(v); made != parts_.values.end())
       return {Operand::Kind::value, made->second};
     if (const auto most = rank_of_others(step, input))
-      if (const auto number = match_.number(step, input, *most)) return {Operand::Kind::number, 0, float(*number)};
-    const Read read(match_, v);
+      if (const auto number = match_->number(step, input, *most)) return {Operand::Kind::number, 0, float(*number)};
+    const Read read(*match_, v);
     const auto known = std::ranges::find(parts_.reads, read);
     if (known != parts_.reads.end())
       return {Operand::Kind::input, parts_.first_inputs[size_t(known - parts_.reads.begin())]};
@@ -133,9 +142,9 @@ class Joined {
       for (const auto& [axis, part] : read.parts)
         parts_.expression.parts.push_back({index, axis, part.first, part.second});
     } else {
-      const std::vector<int>& pieces = match_.step(read.concat).inputs;
-      const auto rank = *match_.rank(v);
-      const auto axis = *counted_from_first(match_.node(read.concat).get_int("axis", 1), rank);
+      const std::vector<int>& pieces = match_->step(read.concat).inputs;
+      const auto rank = *match_->rank(v);
+      const auto axis = *counted_from_first(match_->node(read.concat).get_int("axis", 1), rank);
       parts_.inputs.insert(parts_.inputs.end(), pieces.begin(), pieces.end());
       parts_.expression.joins.push_back({index, int(parts_.inputs.size()) - 1, int(axis) - int(rank)});
     }
@@ -145,18 +154,18 @@ class Joined {
   std::optional<size_t> rank_of_others(const Step& step, size_t input) const {
     std::optional<size_t> most;
     for (size_t i = 0; i < step.inputs.size(); ++i)
-      if (i != input && !match_.value(step.inputs[i]).is_constant)
-        if (const auto rank = match_.rank(step.inputs[i])) most = std::max(most.value_or(0), *rank);
+      if (i != input && !match_->value(step.inputs[i]).is_constant)
+        if (const auto rank = match_->rank(step.inputs[i])) most = std::max(most.value_or(0), *rank);
     return most;
   }
   void find_outputs() {
     parts_.outputs.clear(), parts_.expression.outputs.clear();
     for (const int s : parts_.steps) {
-      const int v = match_.step(s).outputs[0];
-      const std::vector<int>& readers = match_.readers(v);
-      const bool is_inside = !match_.value(v).is_output && !readers.empty() && std::ranges::all_of(readers, [&](int s) {
-        return std::ranges::find(parts_.steps, s) != parts_.steps.end();
-      });
+      const int v = match_->step(s).outputs[0];
+      const std::vector<int>& readers = match_->readers(v);
+      const bool is_inside =
+          !match_->value(v).is_output && !readers.empty() &&
+          std::ranges::all_of(readers, [&](int s) { return std::ranges::find(parts_.steps, s) != parts_.steps.end(); });
       if (is_inside) continue;
       parts_.outputs.push_back(v);
       parts_.expression.outputs.push_back(parts_.values.at(v));
@@ -170,14 +179,14 @@ class Joined {
     std::map<int, int> values;                // of the plan and of the expression
     Expression expression;
   };
-  const Match& match_;
+  const Match* match_;
   Parts parts_;
 };
 
 using Calls = std::map<int, ops::ScalarCall>;  // by step
 
 // Of steps whose outputs have one shape. Those that read parts are programs alone, too.
-void join(Match& match, const Calls& calls) {
+void join(const Match& match, const Calls& calls, std::vector<Joined>& programs) {
   std::vector<bool> fits(static_cast<size_t>(match.size()));
   for (const auto& [s, call] : calls) fits[size_t(s)] = true;
   std::vector<std::vector<int>> sets;
@@ -187,11 +196,56 @@ void join(Match& match, const Calls& calls) {
   for (const auto& [s, call] : calls)
     if (fits[size_t(s)]) sets.push_back({s});
   for (const std::vector<int>& set : sets) {
-    std::vector<Joined> parts(1, Joined(match));
+    programs.emplace_back(match);
     for (const int s : set)
-      if (!parts.back().add(s, calls.at(s))) parts.emplace_back(match).add(s, calls.at(s));
-    for (const Joined& part : parts)
-      if (part.pays()) match.replace(part.steps(), part.step());
+      if (!programs.back().add(s, calls.at(s))) programs.emplace_back(match).add(s, calls.at(s));
+  }
+}
+
+// Whether it costs less than a kernel would, though it is done again for each row.
+bool is_light(const Expression& expression) {
+  using enum ops::ScalarFunction;
+  constexpr ops::ScalarFunction kLight[] = {add,   sub,           mul,  quotient, least,    greatest, same,
+                                            below, below_or_same, both, either,   one_only, inverted, above,
+                                            cast,  above_or_same, abs,  neg,      select,   relu};
+  return expression.joins.empty() && expression.rolls.empty() &&
+         std::ranges::all_of(expression.values, [&](const Expression::Value& value) {
+           return std::ranges::find(kLight, value.call.function) != std::end(kLight);
+         });
+}
+
+// The program that alone reads what this one makes, or none.
+std::optional<size_t> only_reader(const Match& match, const std::vector<Joined>& programs, size_t p,
+                                  const std::map<int, size_t>& place) {
+  std::optional<size_t> only;
+  for (const int v : programs[p].outputs()) {
+    if (match.value(v).is_output) return std::nullopt;
+    for (const int s : match.readers(v)) {
+      const auto found = place.find(s);
+      if (found == place.end() || (only && found->second != p && found->second != *only)) return std::nullopt;
+      if (found->second != p) only = found->second;
+    }
+  }
+  return only;
+}
+
+// What is light, and broadcast in one other program alone, is made there. No path leaves both and comes back, or one
+// would leave the other program and do so. The last programs come first, which take along what was to be taken by what
+// they take.
+void take_along(const Match& match, std::vector<Joined>& programs) {
+  std::ranges::sort(programs, std::ranges::greater(), [](const Joined& one) { return one.steps().back(); });
+  std::map<int, size_t> place;  // by step
+  for (size_t p = 0; p < programs.size(); ++p)
+    for (const int s : programs[p].steps()) place[s] = p;
+  const auto space = [&](size_t p) { return match.value(programs[p].outputs()[0]).dims; };
+  for (size_t p = 0; p < programs.size(); ++p) {
+    const auto reader = is_light(programs[p].expression()) ? only_reader(match, programs, p, place) : std::nullopt;
+    if (!reader || space(p) == space(*reader)) continue;
+    Joined both(match);
+    if (!both.add(programs[p]) || !both.add(programs[*reader])) continue;
+    for (const int s : programs[p].steps()) place[s] = *reader;
+    programs[*reader] = std::move(both);
+    programs[p] = Joined(match);
   }
 }
 
@@ -202,7 +256,11 @@ void join_elementwise(Match& match) {
   std::map<std::vector<int64_t>, Calls> by_space;
   for (int s = 0; s < match.size(); ++s)
     if (const auto call = call_of(match, s)) by_space[*match.value(match.step(s).outputs[0]).dims].emplace(s, *call);
-  for (const auto& [space, calls] : by_space) join(match, calls);
+  std::vector<Joined> programs;
+  for (const auto& [space, calls] : by_space) join(match, calls, programs);
+  take_along(match, programs);
+  for (const Joined& program : programs)
+    if (program.pays()) match.replace(program.steps(), program.step());
 }
 
 }  // namespace encore::fuse

@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <set>
 
 #include "fuse/joined_products.h"
+#include "fuse/links.h"
 #include "fuse/passes.h"
 #include "ops/elementwise/gate.h"
 #include "ops/matmul/normed_product.h"
@@ -57,9 +59,43 @@ bool are_alike(const Match& match, int x, size_t readings_of_x, int y) {
   return columns % ops::kGateColumns == 0 && columns == columns_of(match, b) && can_join(match, a, b);
 }
 
-// The product of both steps, of columns that alternate, and the gate.
-Step join_both(Match& match, int left, int right, int gated) {
-  Step both = join_products(match, {left, right}, ops::kGateColumns, gated, {{ops::kGated, int64_t(1)}});
+// The product of which both values, read so, are the halves, and the steps that cut it apart.
+struct Halves {
+  int product;
+  std::set<int> cuts;
+  int64_t x, y, size;  // where they begin
+};
+std::optional<Halves> halves_of_product(const Match& match, int x, size_t readings_of_x, int y) {
+  const auto left = part_of(match, x), right = part_of(match, y);
+  if (!left || !right || left->x != right->x || match.readers(x).size() != readings_of_x ||
+      match.readers(y).size() != 1 || match.value(x).is_output || match.value(y).is_output)
+    return std::nullopt;
+  const int both = left->x, product = match.maker(both);
+  const int64_t size = left->size / 2;
+  const auto is_half = [&](const Part& part) {
+    return part.axis == int(match.value(both).dims->size()) - 1 && part.end - part.begin == size &&
+           part.begin % size == 0;
+  };
+  if (product < 0 || match.value(both).is_output || size % ops::kGateColumns != 0 || size == 0 || !is_half(*left) ||
+      !is_half(*right) || left->begin == right->begin || columns_of(match, match.step(product)) != 2 * size ||
+      !can_join(match, match.step(product), match.step(product)))
+    return std::nullopt;
+  const std::set<int> cuts{match.maker(x), match.maker(y)};
+  if (!std::ranges::all_of(match.readers(both), [&](int s) { return cuts.contains(s); })) return std::nullopt;
+  return Halves{product, cuts, left->begin, right->begin, size};
+}
+
+// Columns that alternate, of which the first ones are gated.
+std::vector<int64_t> alternating(const Halves& halves) {
+  std::vector<int64_t> order;
+  for (int64_t first = 0; first < halves.size; first += ops::kGateColumns)
+    for (const int64_t half : {halves.x, halves.y})
+      for (int64_t i = 0; i < ops::kGateColumns; ++i) order.push_back(half + first + i);
+  return order;
+}
+
+// The product of columns that alternate, and the gate.
+Step gated_product(Match& match, Step both) {
   if (is_quantized_product(*both.node)) return both;
   both = match.plan().step({kFusions, kGatedProduct, 1, both.node->attributes()}, both.node->name(), both.inputs,
                            both.outputs);
@@ -78,11 +114,18 @@ void join_gate(Match& match, int first) {
   const std::string name = match.node(steps.back()).name();
   const std::vector<int> outputs = match.step(steps.back()).outputs;
   std::vector<Step> made;
+  const ops::Attributes is_gated{{ops::kGated, int64_t(1)}};
   // x is read by the sigmoid and what multiplies by that, unless these are one.
-  if (are_alike(match, x, match.is(first, "Sigmoid") ? 2 : 1, y)) {
+  const size_t readings_of_x = match.is(first, "Sigmoid") ? 2 : 1;
+  if (are_alike(match, x, readings_of_x, y)) {
     const int left = match.maker(x), right = match.maker(y);
-    made.push_back(join_both(match, left, right, outputs[0]));
+    made.push_back(gated_product(match, join_products(match, {left, right}, ops::kGateColumns, outputs[0], is_gated)));
     steps.insert(steps.end(), {left, right});
+  } else if (const auto halves = halves_of_product(match, x, readings_of_x, y)) {
+    made.push_back(
+        gated_product(match, with_columns(match, halves->product, alternating(*halves), outputs[0], is_gated)));
+    steps.push_back(halves->product);
+    steps.insert(steps.end(), halves->cuts.begin(), halves->cuts.end());
   } else if (steps.size() > 1) {
     made.push_back(match.plan().step({kFusions, "Gate"}, name, {x, y}, outputs));
     made.back().make = ops::make_gate;

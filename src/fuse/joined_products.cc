@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "fuse/passes.h"
 #include "ops/elementwise/gate.h"
@@ -78,6 +79,24 @@ int join_constants(Match& match, const std::vector<int>& parts, const std::vecto
   made.constant = nullptr;
   if (data.size() == parts.size()) {
     const auto all = in_turns(data, bytes, axis);
+    match.keep(all);
+    made.constant = &all->view;
+  }
+  return match.add(std::move(made));
+}
+
+// The constant with its columns in this order, likewise.
+int in_order(Match& match, int v, const std::vector<int64_t>& order, bool in_rows) {
+  Value made = match.value(v);
+  const Tensor* const given = std::exchange(made.constant, nullptr);
+  if (given && given->bytes() > 0) {
+    const auto all = own(given->type, given->shape);
+    const size_t bytes = in_rows ? device::size_bytes(given->type) : given->bytes() / order.size();
+    const size_t rows = given->bytes() / bytes / order.size();
+    char* to = all->bytes.data();
+    for (size_t row = 0; row < rows; ++row)
+      for (const int64_t column : order)
+        to = std::copy_n(given->as<const char>() + (row * order.size() + size_t(column)) * bytes, bytes, to);
     match.keep(all);
     made.constant = &all->view;
   }
@@ -168,6 +187,17 @@ Step join_products(Match& match, const std::vector<int>& products, int64_t turn,
   if (!is_plain) attributes["N"] = std::accumulate(columns.begin(), columns.end(), int64_t(0));
   return match.plan().step({node.domain(), node.op_type(), node.since_version(), std::move(attributes)},
                            std::move(name), std::move(inputs), {output});
+}
+
+Step with_columns(Match& match, int product, const std::vector<int64_t>& order, int output,
+                  const ops::Attributes& more) {
+  std::vector<int> inputs = match.step(product).inputs;
+  for (size_t i = 1; i < inputs.size(); ++i)
+    if (inputs[i] >= 0) inputs[i] = in_order(match, inputs[i], order, is_matmul(match.step(product)));
+  const NodeInfo& node = match.node(product);
+  Operator made = operator_of(node);
+  made.attributes.insert(more.begin(), more.end());
+  return match.plan().step(std::move(made), node.name(), std::move(inputs), {output});
 }
 
 }  // namespace encore::fuse

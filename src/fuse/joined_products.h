@@ -21,5 +21,8 @@ bool can_join(const Match& match, const Step& product, const Step& other);
 // It has these attributes besides.
 Step join_products(Match& match, const std::vector<int>& products, int64_t turn, int output,
                    const ops::Attributes& more = {});
+// One product, whose columns come in this order, with these attributes besides.
+Step with_columns(Match& match, int product, const std::vector<int64_t>& order, int output,
+                  const ops::Attributes& more);
 
 }  // namespace encore::fuse

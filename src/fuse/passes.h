@@ -68,7 +68,8 @@ void join_attention(Match& match, int softmax);
 void pad_heads(Match& match, int attention);
 // The gates of language models, x * sigmoid(x) * y: Sigmoid, Mul and Mul, or Swish and Mul, become one step, which
 // reads x and y once; SwiGLU is one. If these are products of the same rows by constants, and nobody else reads them,
-// they come along: as one product by both constants, whose columns alternate, and which gates what it makes.
+// they come along: as one product by both constants, whose columns alternate, and which gates what it makes. So does
+// one product of which they are the halves.
 void join_gate(Match& match, int first);
 // The norms of language models, whose rows are multiplied by constants, quantized or not: norm and product become one
 // step, which norms few rows on the way. The product may be a gate's.
@@ -110,7 +111,8 @@ void view_l2_norm(Match& match, int norm);
 // Rotary embeddings, x * cos + turned(x) * sin, where the second half of x, negated, is put before the first one. It
 // becomes one step, with what only moves heads on their way there and a norm of each. In halves what is between may be
 // in float. The step writes heads where x had them before they were turned, so that it is attention which takes that
-// along. Where only the first part of each head is rotated, and the rest put behind it, the step keeps that.
+// along. Where only the first part of each head is rotated, and the rest put behind it, the step keeps that, as it does
+// the first rows if only those behind are rotated. Pairs may be neighbours, too.
 void join_rotation(Match& match, int sum);
 // A norm of groups of channels as Reshape, InstanceNormalization, Reshape, or of each channel as the second of these
 // alone, and what each channel is multiplied by and added to. What is between is in float.

@@ -94,7 +94,7 @@ std::optional<Column> column_by(const Match& match, int v, size_t rank, std::vec
 
 }  // namespace
 
-std::optional<TurnedHalves> halves_turned_by(const Match& match, int concat) {
+std::optional<Turned> halves_turned_by(const Match& match, int concat) {
   if (!match.is(concat, "Concat") || match.step(concat).inputs.size() != 2) return std::nullopt;
   const std::vector<int>& parts = match.step(concat).inputs;
   const auto first = signed_part_of(match, parts[0]), second = signed_part_of(match, parts[1]);
@@ -106,8 +106,21 @@ std::optional<TurnedHalves> halves_turned_by(const Match& match, int concat) {
       first->size != 2 * half || first->end != first->size || second->begin != 0 || second->end != half ||
       first->negative < 0 || second->negative >= 0)
     return std::nullopt;
-  return TurnedHalves{
-      first->x, {match.maker(match.step(first->negative).inputs[0]), match.maker(parts[1])}, first->negative};
+  return Turned{
+      first->x, {match.maker(match.step(first->negative).inputs[0]), match.maker(parts[1])}, {concat, first->negative}};
+}
+
+std::optional<Turned> pairs_turned_by(const Match& match, int concat) {
+  if (!match.is(concat, "Concat") || match.step(concat).inputs.size() != 2) return std::nullopt;
+  const auto rank = match.rank(match.step(concat).outputs[0]);
+  if (!rank || counted_from_first(match.node(concat).get_int("axis", 0), *rank) != *rank - 1) return std::nullopt;
+  std::vector<int> steps{concat};
+  const auto first = column_by(match, match.step(concat).inputs[0], *rank, steps),
+             second = column_by(match, match.step(concat).inputs[1], *rank, steps);
+  if (!first || !second || first->x != second->x || !first->is_odd || !first->is_negative || second->is_odd ||
+      second->is_negative)
+    return std::nullopt;
+  return Turned{first->x, {first->slice, second->slice}, std::move(steps)};
 }
 
 bool is_roll(const Step& step) {
@@ -123,16 +136,9 @@ Rolled rolled_by(const Step& roll) {
 
 // No path leaves the steps and comes back, for nobody else reads what is negative.
 void turn_pairs(Match& match, int concat) {
-  if (!match.is(concat, "Concat") || match.step(concat).inputs.size() != 2) return;
-  const auto rank = match.rank(match.step(concat).outputs[0]);
-  if (!rank || counted_from_first(match.node(concat).get_int("axis", 0), *rank) != *rank - 1) return;
-  std::vector<int> steps{concat};
-  const auto first = column_by(match, match.step(concat).inputs[0], *rank, steps),
-             second = column_by(match, match.step(concat).inputs[1], *rank, steps);
-  if (!first || !second || first->x != second->x || !first->is_odd || !first->is_negative || second->is_odd ||
-      second->is_negative)
-    return;
-  const int x = first->x;
+  const auto of_pairs = pairs_turned_by(match, concat);
+  if (!of_pairs) return;
+  const int x = of_pairs->x;
   const Type type = match.value(x).type;
   if (!kServed.has(type)) return;
   const std::string name = match.node(concat).name(), of = match.value(x).name;
@@ -149,8 +155,8 @@ void turn_pairs(Match& match, int concat) {
   made.push_back(match.plan().step({ops::kOnnx, "Reshape", 14}, name, {x, shape}, {pairs}));
   made.push_back(step_of(match, {pairs, {{-1, 1}}}, name, turned));
   made.push_back(match.plan().step({ops::kOnnx, "Mul", 14}, name, {turned, signs}, match.step(concat).outputs));
-  match.replace(std::move(steps), std::move(made));
-  for (const int slice : {first->slice, second->slice}) drop_unread(match, slice);
+  match.replace(of_pairs->steps, std::move(made));
+  for (const int slice : of_pairs->cuts) drop_unread(match, slice);
 }
 
 // No path leaves the steps and comes back, for nobody else reads what is negative.

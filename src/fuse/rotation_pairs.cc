@@ -27,11 +27,12 @@ bool waits_for(const Makers& makers, int step, int other) {
 
 bool is_single(const Step& step) { return is_viewed_rotation(step) && step.outputs.size() == 1; }
 
-// Heads of the same type and size, by the same cosines and sines.
+// Heads of the same type and size, by the same cosines and sines, and the same way.
 bool are_alike(const Match& match, const Step& a, const Step& b) {
   const Value &x = match.value(a.outputs[0]), &y = match.value(b.outputs[0]);
-  return a.inputs[kCos] == b.inputs[kCos] && a.inputs[kSin] == b.inputs[kSin] && x.type == y.type && x.dims && y.dims &&
-         x.dims->back() == y.dims->back();
+  const auto is_interleaved = [](const Step& step) { return step.node->get_int(ops::kInterleaved, 0); };
+  return is_interleaved(a) == is_interleaved(b) && a.inputs[kCos] == b.inputs[kCos] &&
+         a.inputs[kSin] == b.inputs[kSin] && x.type == y.type && x.dims && y.dims && x.dims->back() == y.dims->back();
 }
 
 }  // namespace

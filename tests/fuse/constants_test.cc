@@ -134,12 +134,8 @@ TEST(Constants, StayWhereMemoryOrChanceSaySo) {
 
 // Of what others read as it is there is no other copy.
 TEST(Constants, AreMovedUnlessOthersReadThem) {
-  const auto turned_by = [](const std::string& last) {
-    Plan plan = plan_from(R"(in x: f32[n, 1024]
-const w: f32[1024, 1024]
-t: f32[1024, 1024] = Transpose(w) {perm = [1, 0]}
-p: f32[n, 1024] = MatMul(x, t)
-)" + last + "out y\n");
+  const auto first_of = [](const std::string& text) {
+    Plan plan = plan_from("in x: f32[n, 1024]\nconst w: f32[1024, 1024]\n" + text + "out y\n");
     const auto w = std::ranges::find(plan.values, "w", &Value::name);
     plan.constants.push_back(own(w->type, Shape(*w->dims)));
     w->constant = &plan.constants.back()->view;
@@ -147,8 +143,17 @@ p: f32[n, 1024] = MatMul(x, t)
     run(*std::ranges::find(passes(), std::string_view("constants"), &Pass::name), plan);
     return plan.steps[0].node->op_type();
   };
+  const auto turned_by = [&](const std::string& last) {
+    return first_of("t: f32[1024, 1024] = Transpose(w) {perm = [1, 0]}\np: f32[n, 1024] = MatMul(x, t)\n" + last);
+  };
   EXPECT_EQ(turned_by("y: f32[n, 1024] = MatMul(p, t)\n"), "MatMul");
   EXPECT_EQ(turned_by("y: f32[n, 1024] = MatMul(p, w)\n"), "Transpose");
+  // How weights are to be shaped others may read.
+  EXPECT_EQ(first_of("const to: i64[4] = [1024, 1024, 1, 1]\n"
+                     "t: f32[1024, 1024, 1, 1] = Reshape(w, to)\n"
+                     "h: f32[1024, 1024, 1, 1] = Expand(x, to)\n"
+                     "y: f32[1024, 1024, 1, 1] = Conv(h, t)\n"),
+            "Expand");
 }
 
 }  // namespace

@@ -42,6 +42,35 @@ out y
   EXPECT_NE(made.find("y: f32[n, 8] = encore.Elementwise(x, s)"), std::string::npos) << made;
 }
 
+// What a row costs for each of them is less than a kernel.
+constexpr const char* kScaled = R"(in x: f16[n, 8]
+in shift: f16[1, 8]
+in scale: f16[8]
+const one: f16[] = 1.0
+s: f16[8] = Add(scale, one)  # "first"
+a: f16[n, 8] = Mul(x, s)
+b: f16[1, 8] = Neg(shift)
+y: f16[n, 8] = Sub(a, b)  # "last"
+out y
+)";
+
+TEST(Elementwise, WhatIsLightIsMadeWhereItIsBroadcast) {
+  EXPECT_EQ(after("elementwise", kScaled), R"(in x: f16[n, 8]
+in shift: f16[1, 8]
+in scale: f16[8]
+y: f16[n, 8] = encore.Elementwise(scale, shift, x) {expression = "v0: float16 = add(x0, 1); v1: float16 = neg(x1); v2: float16 = mul(x2, v0); v3: float16 = sub(v2, v1); out v3"}  # "first to last"
+out y
+)");
+}
+
+TEST(Elementwise, WhatOthersReadIsMadeOnce) {
+  for (const char* reader : {"out s", "m: f16[8] = MatMul(s, w)\nout m", "m: f16[k, 8] = Mul(z, s)\nout m"}) {
+    std::string text = replaced(kScaled, "out y", std::string("out y\n") + reader);
+    text = replaced(text, "in x: f16[n, 8]", "in x: f16[n, 8]\nin w: f16[8, 8]\nin z: f16[k, 8]");
+    EXPECT_NE(after("elementwise", text).find("s: f16[8] = Add(scale, one)"), text.npos) << reader;
+  }
+}
+
 TEST(Elementwise, NoPathLeavesAndComesBack) {
   const std::string made = after("elementwise", R"(in x: f32[8, 8]
 a: f32[8, 8] = Exp(x)
@@ -190,6 +219,16 @@ out y
       << made;
 }
 
+// Dimensions of one are none to a kernel.
+TEST(Elementwise, OfManyDimensions) {
+  const std::string made = after("elementwise", R"(in x: f32[1, n, 8, 3, 4, 2]
+a: f32[1, n, 8, 3, 4, 2] = Neg(x)
+y: f32[1, n, 8, 3, 4, 2] = Relu(a)
+out y
+)");
+  EXPECT_NE(made.find("y: f32[1, n, 8, 3, 4, 2] = encore.Elementwise(x)"), made.npos) << made;
+}
+
 TEST(Elementwise, StaysOtherwise) {
   const char* const kTwo = R"(in x: f32[n, 8]
 in y: f32[n, 8]
@@ -203,8 +242,8 @@ out b
   stays("Relu(a)", "Softmax(a)");
   stays("Relu(a)", "com.microsoft.Relu(a)");
   stays("a: f32[n, 8]", "a: f32[?, 8]");
-  expect_stays("elementwise", replaced(kTwo, "a: f32[n, 8]", "a: f32[n, 1, 1, 2, 2, 8]"), "b: f32[n, 8]",
-               "b: f32[n, 1, 1, 2, 2, 8]");
+  expect_stays("elementwise", replaced(kTwo, "a: f32[n, 8]", "a: f32[n, 3, 3, 2, 2, 8]"), "b: f32[n, 8]",
+               "b: f32[n, 3, 3, 2, 2, 8]");
 }
 
 // As many as there may be in a kernel, and then others.

@@ -90,6 +90,74 @@ TEST(Gates, OtherProductsStayOutside) {
   stays("up: f16", "elsewhere up: f16");
 }
 
+// Of one product, as Phi-3 has them.
+constexpr const char* kHalves = R"(in rows: f16[n, 1]
+const w: f16[1, 16] = [1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 14, 15, 16, 17, 18]
+both: f16[n, 16] = MatMul(rows, w)  # "both"
+x: f16[n, 8], up: f16[n, 8] = Split@18(both, _) {axis = -1, num_outputs = 2}
+s: f16[n, 8] = Sigmoid(x)
+silu: f16[n, 8] = Mul(x, s)
+y: f16[n, 8] = Mul(silu, up)  # "gate"
+out y
+)";
+
+TEST(Gates, HalvesOfOneProductComeAlong) {
+  const auto gated = [](const std::string& text, std::vector<float> columns) {
+    Plan plan = plan_from(text);
+    rewrite(plan, {});
+    ASSERT_EQ(plan.steps.size(), 1u) << text_of(plan);
+    EXPECT_EQ(plan.steps[0].node->op_type(), "GatedMatMul");
+    const Tensor* const both = plan.steps[0].node->constant_input(1);
+    ASSERT_TRUE(both);
+    for (size_t i = 0; i < columns.size(); ++i) EXPECT_EQ(float(both->as<device::Half>()[i]), columns[i]) << i;
+  };
+  gated(kHalves, {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 14, 15, 16, 17, 18});
+  const std::string sliced =
+      replaced(kHalves, "x: f16[n, 8], up: f16[n, 8] = Split@18(both, _) {axis = -1, num_outputs = 2}\n",
+               "const first: i64[1] = [0]\nconst half: i64[1] = [8]\nconst end: i64[1] = [16]\n"
+               "const last: i64[1] = [-1]\n"
+               "x: f16[n, 8] = Slice@13(both, half, end, last)\nup: f16[n, 8] = Slice@13(both, first, half, last)\n");
+  gated(sliced, {11, 12, 13, 14, 15, 16, 17, 18, 1, 2, 3, 4, 5, 6, 7, 8});
+  std::string wide = "[";
+  for (int i = 0; i < 32; ++i) wide += (i ? ", " : "") + std::to_string(i);
+  std::string text = replaced(kHalves, "[1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 14, 15, 16, 17, 18]", wide + "]");
+  for (size_t at; (at = text.find("16]")) != text.npos && at < text.find("out y");) text.replace(at, 3, "32 ]");
+  for (size_t at; (at = text.find("n, 8]")) != text.npos;) text.replace(at, 5, "n, 16 ]");
+  gated(text, {0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23, 8, 9});
+}
+
+TEST(Gates, OtherHalvesStayOutside) {
+  const auto stays = [](const char* part, const char* by) {
+    const std::string made = after("gates", replaced(kHalves, part, by));
+    EXPECT_NE(made.find("encore.Gate(x, up)"), made.npos) << made;
+  };
+  stays("out y", "out y\nout both");
+  stays("out y", "out y\nout up");
+  stays("out y", "z = Relu(x)\nout y\nout z");
+  stays("const w: f16[1, 16] = [1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 14, 15, 16, 17, 18]", "in w: f16[1, 16]");
+  stays("out y", "z = MatMul(rows, w)\nout y\nout z");
+  stays("both: f16", "elsewhere both: f16");
+}
+
+TEST(Gates, HalvesOfAQuantizedProductComeAlong) {
+  EXPECT_EQ(after("gates", R"(in rows: f16[n, 32]
+const c: u8[16, 1, 16]
+const s: f16[16]
+both: f16[n, 16] = com.microsoft.MatMulNBits(rows, c, s) {K = 32, N = 16, bits = 4, block_size = 32}  # "both"
+x: f16[n, 8], up: f16[n, 8] = Split@18(both, _) {axis = -1, num_outputs = 2}
+g: f16[n, 8] = Sigmoid(x)
+silu: f16[n, 8] = Mul(x, g)
+y: f16[n, 8] = Mul(silu, up)
+out y
+)"),
+            R"(in rows: f16[n, 32]
+const c: u8[16, 1, 16]
+const s: f16[16]
+y: f16[n, 8] = com.microsoft.MatMulNBits(rows, c, s) {K = 32, N = 16, bits = 4, block_size = 32, gated = 1}  # "both"
+out y
+)");
+}
+
 constexpr const char* kQuantized = R"(in rows: f16[n, 32]
 const cx: u8[8, 1, 16]
 const sx: f16[8]

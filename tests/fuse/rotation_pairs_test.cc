@@ -63,6 +63,26 @@ TEST(RotationPairs, EachHasItsNorm) {
   EXPECT_NE(made.find("encore.Rotation(x, cos, sin, _, y, gamma) {other_epsilon = 0.5, "), made.npos) << made;
 }
 
+TEST(RotationPairs, NeighboursAndHalvesStayApart) {
+  const std::string pairs = R"(const ones: i64[1] = [1]
+const twos: i64[1] = [2]
+const behind: i64[1] = [4]
+const all: i64[4] = [0, 0, 0, 8]
+even: f16[b, 2, n, 4] = Slice@13(y, zero, size, last, twos)
+odd: f16[b, 2, n, 4] = Slice@13(y, ones, size, last, twos)
+other: f16[b, 2, n, 4] = Neg(odd)
+first: f16[b, 2, n, 4, 1] = Unsqueeze(other, behind)
+second: f16[b, 2, n, 4, 1] = Unsqueeze(even, behind)
+both: f16[b, 2, n, 4, 2] = Concat(first, second) {axis = -1}
+turned: f16[b, 2, n, 8] = Reshape(both, all)
+)";
+  const std::string text = replaced(replaced(two(pairs), "Mul(kturned, sin)", "Mul(turned, sin)"),
+                                    "kturned: f16[b, 2, n, 8] = Concat(knegative, klow) {axis = -1}\n", "");
+  const std::string made = joined(text);
+  EXPECT_EQ(rotations_of(made), 2u) << made;
+  EXPECT_NE(made.find("interleaved = 1"), made.npos) << made;
+}
+
 TEST(RotationPairs, OfTheSameHeads) {
   const std::string made = joined(two("", "x"));
   EXPECT_NE(made.find("encore.Rotation(x, cos, sin, _, x)"), made.npos) << made;

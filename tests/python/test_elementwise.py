@@ -26,6 +26,33 @@ def test_it_is_one_kernel(make_model, tmp_path):
     assert "encore.Elementwise(" not in plan
 
 
+@pytest.mark.parametrize("kind", ["float16", "float32"])
+def test_what_is_light_is_made_where_it_is_broadcast(make_model, tmp_path, kind):
+    """Rows, a column and a number, made of one another; the model's names say too much of one of them."""
+    of = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    constants = [numpy_helper.from_array(np.array(1, kind), "one")]
+    nodes = [
+        helper.make_node("Add", ["number", "one"], ["a"], "of_the_number"),
+        helper.make_node("Div", ["row", "a"], ["b"], "of_the_row"),
+        helper.make_node("Neg", ["column"], ["c"], "of_the_column"),
+        helper.make_node("Mul", ["x", "b"], ["d"], "scale"),
+        helper.make_node("Sub", ["d", "c"], ["y"], "shift"),
+    ]
+    forms = {"x": ["n", 6, 8], "row": ["m", 1, 8], "column": [6, 1], "number": [1]}
+    model = make_model(nodes, {name: (form, of) for name, form in forms.items()}, {"y": (["n", 6, 8], of)}, constants)
+    joined = es.make_session(model, regions=1, auto_graph=1, dump_regions=tmp_path)
+    apart = es.make_session(model, regions=0, auto_graph=0)
+    plan = es.last_plan(tmp_path)
+    assert plan.count(" = encore.Elementwise(") == 1 and not any(f" = {op}(" in plan for op in ("Add", "Div", "Neg")), (
+        plan
+    )
+    random = np.random.default_rng(0)
+    for n, m in ((3, 1), (3, 3), (1, 3), (0, 1), (3, 1)):
+        shapes = {"x": (n, 6, 8), "row": (m, 1, 8), "column": (6, 1), "number": (1,)}
+        fed = {name: random.standard_normal(shape).astype(kind) for name, shape in shapes.items()}
+        np.testing.assert_array_equal(joined.run(None, fed)[0], apart.run(None, fed)[0])
+
+
 @pytest.mark.parametrize("auto_graph", [0, 1])
 def test_dimensions_that_are_not_what_they_are_called(make_model, auto_graph):
     """onnxruntime lets a tensor of one row pass where the model says n rows."""

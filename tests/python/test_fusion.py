@@ -371,11 +371,12 @@ def test_a_gate_is_one_node(encore, make_model, capfd, dtype, swapped, how):
         assert len(kernels) == 1, kernels
 
 
-def gated_products(dtype, op="MatMul", columns=24, up_of="x", zeros=False, how="Sigmoid"):
-    """Of 64 values of x, the second product of `up_of`."""
+def gated_products(dtype, op="MatMul", columns=24, up_of="x", zeros=False, how="Sigmoid", halves=False):
+    """Of 64 values of x, the second product of `up_of`; or both are halves of one, as Phi-3 has them."""
     depth = 64
     net = Network(dtype)
-    for name, of in (("gate", "x"), ("up", up_of)):
+    columns = columns * 2 if halves else columns
+    for name, of in (("both", "x"),) if halves else (("gate", "x"), ("up", up_of)):
         seed = len(net.constants) + 1
         inputs = [of]
         if op == "MatMul":
@@ -393,15 +394,19 @@ def gated_products(dtype, op="MatMul", columns=24, up_of="x", zeros=False, how="
             inputs.append(net.constant(f"{name}.zeros", packed))
         sizes = {"K": depth, "N": columns, "block_size": block, "bits": 4}
         net.add(op, inputs, name, domain="com.microsoft", **sizes)
+    if halves:
+        sizes = net.constant("sizes", np.full(2, columns // 2))
+        net.nodes.append(helper.make_node("Split", ["both", sizes], ["gate", "up"], "halves", axis=-1))
     add_gate(net, "gate", "up", how)
     return net
 
 
 @pytest.mark.parametrize("rows", [1, 5, 70])
 @pytest.mark.parametrize("how", [{}, {"op": "MatMulNBits"}, {"op": "MatMulNBits", "zeros": True}], ids=str)
+@pytest.mark.parametrize("halves", [False, True])
 @pytest.mark.parametrize("dtype", TYPES)
-def test_a_gate_takes_its_products_along(encore, make_model, capfd, dtype, how, rows):
-    model = gated_products(dtype, **how).model(make_model, {"x": ["n", "m", 64]}, {"y": ["n", "m", 24]})
+def test_a_gate_takes_its_products_along(encore, make_model, capfd, dtype, how, halves, rows):
+    model = gated_products(dtype, halves=halves, **how).model(make_model, {"x": ["n", "m", 64]}, {"y": ["n", "m", 24]})
     session, sizes = made_one(capfd, lambda options: es.make_session(model, options, use_tf32=0))
     assert sizes == [5]
     feeds = {"x": numbers(1, rows, 64, dtype=dtype)}

@@ -29,13 +29,28 @@ def normed(net, x, size):
     return net.node("Mul", [net.constant(numbers((size,), size, 0.5, 1.5)), y])
 
 
-def rotated(net, x, cos, sin, size, wide=False):
-    """[batch, head, row, size]."""
-    if wide:
-        x = net.node("Cast", [x], to=TensorProto.FLOAT)
+def halves_turned(net, x, size):
     last, zero, half, end = net.ints(3), net.ints(0), net.ints(size // 2), net.ints(2**63 - 1)
     low, high = net.node("Slice", [x, zero, half, last]), net.node("Slice", [x, half, end, last])
-    other = net.node("Concat", [net.node("Neg", [high]), low], axis=-1)
+    return net.node("Concat", [net.node("Neg", [high]), low], axis=-1)
+
+
+def neighbours_turned(net, x, size):
+    """As Cohere and EVA have it."""
+    zero, one, two, end, last, behind = (net.ints(number) for number in (0, 1, 2, 2**63 - 1, 3, 4))
+    even, odd = net.node("Slice", [x, zero, end, last, two]), net.node("Slice", [x, one, end, last, two])
+    pair = [net.node("Unsqueeze", [part, behind]) for part in (net.node("Neg", [odd]), even)]
+    return net.node("Reshape", [net.node("Concat", pair, axis=-1), net.ints(0, 0, 0, size)])
+
+
+def rotated(net, x, cos, sin, size, wide=False, turn=halves_turned):
+    """[batch, head, row, size]; in floats if `wide`: "behind" what is turned, or "ahead" of that."""
+    narrow = x
+    if wide:
+        x = net.node("Cast", [x], to=TensorProto.FLOAT)
+    other = turn(net, narrow if wide == "behind" else x, size)
+    if wide == "behind":
+        other = net.node("Cast", [other], to=TensorProto.FLOAT)
     y = net.node("Add", [net.node("Mul", [x, cos]), net.node("Mul", [other, sin])])
     return net.node("Cast", [y], to=net.kind) if wide else y
 
@@ -52,14 +67,14 @@ class Rotations(Network):
         return name
 
 
-def alone(dtype, heads=3, size=16, norms=True, turns=True, wide=False, table=None):
+def alone(dtype, heads=3, size=16, norms=True, turns=True, wide=False, table=None, turn=halves_turned):
     net = Rotations(dtype)
     x = heads_of(net, net.input("x", ["b", "n", heads * size]), heads, size)
     if norms:
         x = normed(net, x, size)
     if turns:
         x = turned(net, x)
-    y = rotated(net, x, *tables(net, size, table, wide), size, wide)
+    y = rotated(net, x, *tables(net, size, table, wide), size, wide, turn)
     net.output(y, ["b", heads, "n", size] if turns else ["b", "n", heads, size])
     return net
 
@@ -91,6 +106,47 @@ def check(make_model, tmp_path, build, dtype, *all_feeds, steps="encore.Rotation
 def test_heads_of_any_size(encore, make_model, tmp_path, dtype, size, norms):
     feeds = [feeds_of(batch, rows, 3 * size, size) for batch, rows in ((1, 1), (2, ROWS), (0, 3), (3, 33))]
     check(make_model, tmp_path, lambda kind: alone(kind, 3, size, norms), dtype, *feeds)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("size", [4, 6, 16, 72, 128, 256])
+@pytest.mark.parametrize("norms", [False, True])
+def test_neighbours(encore, make_model, tmp_path, dtype, size, norms):
+    feeds = [feeds_of(batch, rows, 3 * size, size) for batch, rows in ((1, 1), (2, ROWS), (0, 3), (3, 33))]
+    _, plan = check(
+        make_model, tmp_path, lambda kind: alone(kind, 3, size, norms, turn=neighbours_turned), dtype, *feeds
+    )
+    assert "interleaved = 1" in plan and "Elementwise(" not in plan and "Slice(" not in plan, plan
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("turn", [halves_turned, neighbours_turned])
+@pytest.mark.parametrize("first", [1, 5])
+def test_rows_behind_others(encore, make_model, tmp_path, dtype, turn, first):
+    """A class token and registers, which stay, of queries and of keys."""
+    rows, size = 9, 16
+
+    def build(kind):
+        net = Rotations(kind)
+        cut, zero, end, axis = (net.ints(number) for number in (first, 0, 2**63 - 1, 2))
+        cos, sin = tables(net, size, [rows - first, size])
+        made = []
+        for name in ("x", "z"):
+            x = turned(net, heads_of(net, net.input(name, ["b", rows, 3 * size]), 3, size))
+            ahead, own = net.node("Slice", [x, zero, cut, axis]), net.node("Slice", [x, cut, end, axis])
+            made.append(net.node("Concat", [ahead, rotated(net, own, cos, sin, size, turn=turn)], axis=2))
+        net.output(net.node("Sub", made), ["b", 3, rows, size])
+        return net
+
+    feeds = [
+        {name: numbers(shape, seed, -2, 2) for seed, (name, shape) in enumerate(shapes.items())}
+        for shapes in (
+            {"x": (b, rows, 48), "z": (b, rows, 48), "cos": (rows - first, size), "sin": (rows - first, size)}
+            for b in (1, 3)
+        )
+    ]
+    _, plan = check(make_model, tmp_path, build, dtype, *feeds)
+    assert plan.count("encore.Rotation(") == 1 and plan.count("Concat(") == 2 and "Slice(" not in plan, plan
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -147,9 +203,14 @@ def test_heads_are_broadcast_to_angles(encore, make_model, tmp_path):
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("norms", [False, True])
 @pytest.mark.parametrize("size", [6, 64])
-def test_halves_are_rotated_in_floats(encore, make_model, tmp_path, dtype, norms, size):
+@pytest.mark.parametrize("turn", [halves_turned, neighbours_turned])
+@pytest.mark.parametrize("wide", ["ahead", "behind"])
+def test_halves_are_rotated_in_floats(encore, make_model, tmp_path, dtype, norms, size, turn, wide):
     feeds = [feeds_of(2, rows, 2 * size, size) for rows in (5, 9)]
-    check(make_model, tmp_path, lambda kind: alone(kind, 2, size, norms, wide=True), dtype, *feeds, wide=True)
+    _, plan = check(
+        make_model, tmp_path, lambda kind: alone(kind, 2, size, norms, wide=wide, turn=turn), dtype, *feeds, wide=True
+    )
+    assert "Elementwise(" not in plan, plan
 
 
 @pytest.mark.parametrize("dtype", HALVES)

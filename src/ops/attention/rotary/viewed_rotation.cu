@@ -38,8 +38,9 @@ struct Side {
 };
 
 // A team of kLanes has a head; each of its threads has kKeep packs of the first half, and with them those that they are
-// rotated with. All that a head needs is asked for at once. A block has heads of one side. Single values are of any
-// float type, and heads as many as memory holds; packs are of T or float, and heads are counted in 32 bits.
+// rotated with. Where pairs are neighbours these are the next packs, and pairs are within packs, if not single. All
+// that a head needs is asked for at once. A block has heads of one side. Single values are of any float type, and heads
+// as many as memory holds; packs are of T or float, and heads are counted in 32 bits.
 template <class T, int kPack, int kLanes, int kKeep, int kSides>
 struct RotateViewed {
   static constexpr bool kInPacks = kPack > 1;
@@ -52,7 +53,7 @@ struct RotateViewed {
   using Floats = Pack<float, kPack>;
   template <class Packs>
   struct Both {
-    Packs low, high;  // of the first half, and of the second
+    Packs low, high;  // of the first half, and of the second, or of neighbours
   };
   using Raw = Both<AnyFloats::Raw<kPack>>;
   struct Held {
@@ -69,6 +70,7 @@ struct RotateViewed {
   Values cos, sin;
   int half, packs;  // values of a half, and packs
   int rest;         // packs behind both halves, which stay
+  bool interleaved;
   float per_value;
 
   DEVICE_FN void operator()(Block<NoShared>& b, const NoShared&) const {
@@ -111,17 +113,20 @@ struct RotateViewed {
       if (pack < packs) f(k, pack * kPack);
     }
   }
+  // Where the packs are of which the first one would begin there in the first half.
+  DEVICE_FN int low(int first) const { return interleaved ? 2 * first : first; }
+  DEVICE_FN int high(int first) const { return interleaved ? 2 * first + kPack : first + half; }
   DEVICE_FN Raw raw(const Values& from, int first) const {
-    return {from.template raw<kPack>(first), from.template raw<kPack>(first + half)};
+    return {from.template raw<kPack>(low(first)), from.template raw<kPack>(high(first))};
   }
   DEVICE_FN static Both<Floats> floats(const Values& of, const Raw& raw) {
     return {of.floats(raw.low), of.floats(raw.high)};
   }
   DEVICE_FN void prefetch(const Own& side, const Place& place, int t) const {
     each(t, [&](int, int first) {
-      device::prefetch(place.cos.address(first));
-      device::prefetch(place.sin.address(first));
-      if (side.gamma.data) device::prefetch(side.gamma.address(first));
+      device::prefetch(place.cos.address(low(first)));
+      device::prefetch(place.sin.address(low(first)));
+      if (side.gamma.data) device::prefetch(side.gamma.address(low(first)));
     });
   }
   // The sum of the thread's squares.
@@ -163,14 +168,25 @@ struct RotateViewed {
         }
       }
       const Both<Floats> c = floats(cos, held.cos[k]), s = floats(sin, held.sin[k]);
-      Pack<T, kPack> low, high;
-      UNROLL for (int i = 0; i < kPack; ++i) {
-        low.at[i] = T(x.low.at[i] * c.low.at[i] - x.high.at[i] * s.low.at[i]);
-        high.at[i] = T(x.high.at[i] * c.high.at[i] + x.low.at[i] * s.high.at[i]);
+      Both<Pack<T, kPack>> y;
+      if (kInPacks && interleaved) {
+        rotate_neighbours(x.low, c.low, s.low, y.low);
+        rotate_neighbours(x.high, c.high, s.high, y.high);
+      } else {
+        UNROLL for (int i = 0; i < kPack; ++i) {
+          y.low.at[i] = T(x.low.at[i] * c.low.at[i] - x.high.at[i] * s.low.at[i]);
+          y.high.at[i] = T(x.high.at[i] * c.high.at[i] + x.low.at[i] * s.high.at[i]);
+        }
       }
-      device::store_whole(to + first, low);
-      device::store_whole(to + half + first, high);
+      device::store_whole(to + low(first), y.low);
+      device::store_whole(to + high(first), y.high);
     });
+  }
+  DEVICE_FN static void rotate_neighbours(const Floats& x, const Floats& c, const Floats& s, Pack<T, kPack>& y) {
+    UNROLL for (int i = 0; i + 1 < kPack; i += 2) {
+      y.at[i] = T(x.at[i] * c.at[i] - x.at[i + 1] * s.at[i]);
+      y.at[i + 1] = T(x.at[i + 1] * c.at[i + 1] + x.at[i] * s.at[i + 1]);
+    }
   }
 };
 
@@ -225,7 +241,7 @@ Rotated rotated_as(const NodeInfo& node, const std::string& prefix, int x, int g
 
 class Rotation : public Op {
  public:
-  explicit Rotation(const NodeInfo& node) {
+  explicit Rotation(const NodeInfo& node) : interleaved_(node.get_int(kInterleaved, 0) != 0) {
     rotated_.push_back(rotated_as(node, "", 0, 3));
     if (node.output_count() > 1) rotated_.push_back(rotated_as(node, kOther, 4, 5));
   }
@@ -280,7 +296,7 @@ class Rotation : public Op {
   }
 
   template <class T, int kSides>
-  static void launch(Context& context, const std::vector<Made>& made, const Heads& cos, const Heads& sin) {
+  void launch(Context& context, const std::vector<Made>& made, const Heads& cos, const Heads& sin) const {
     constexpr int kPack = device::pack_size<T>(), kThreads = 128;
     const int64_t size = cos.shape.back(), all = made[0].x.shape.back(), rest = all - size;
     const bool in_packs = size / 2 % kPack == 0 && rest % kPack == 0 && cos.in_packs<T>() && sin.in_packs<T>() &&
@@ -300,6 +316,7 @@ class Rotation : public Op {
                     int(size / 2),
                     int(size / 2 / kOwn),
                     int(rest / kOwn),
+                    interleaved_,
                     1.f / float(size)};
       int64_t blocks = 0;
       for (size_t i = 0; i < kSides; ++i) {
@@ -329,6 +346,7 @@ class Rotation : public Op {
   }
 
   std::vector<Rotated> rotated_;  // one or two
+  const bool interleaved_;
 };
 
 }  // namespace
@@ -336,6 +354,7 @@ class Rotation : public Op {
 Attributes attributes_of(const ViewedRotation& how) {
   Attributes attributes{{"x", text_of(how.x)}, {"y", how.y_order}};
   if (how.epsilon) attributes["epsilon"] = *how.epsilon;
+  if (how.interleaved) attributes[kInterleaved] = int64_t(1);
   return attributes;
 }
 
