@@ -12,9 +12,9 @@
 namespace encore::ops {
 namespace {
 
-constexpr Types kServed{Type::i64, Type::i32, Type::boolean, Type::f32, Type::f64};
+constexpr Types kServed = kFloats | Types{Type::i64, Type::i32, Type::boolean};
 
-bool is_real(Type type) { return type == Type::f32 || type == Type::f64; }
+bool is_real(Type type) { return kFloats.has(type); }
 
 // Calls f with a value of the type that `type` names.
 template <class F>
@@ -25,6 +25,8 @@ auto with_type(Type type, F f) {
     case Type::boolean: return f(bool());
     case Type::f32: return f(float());
     case Type::f64: return f(double());
+    case Type::f16: return f(device::Half());
+    case Type::bf16: return f(device::BFloat16());
     default: fail(Code::internal, device::name(type), " is not computed with on the host");
   }
 }
@@ -283,6 +285,37 @@ class ConstantOfShape : public Op {
   std::vector<char> bytes_;
 };
 
+// Exporters count with it how often a tensor is repeated.
+class OneHot : public Op {
+ public:
+  explicit OneHot(const NodeInfo& node) : axis_(node.get_int("axis", -1)) {}
+  void run(Context& context) const override {
+    const Tensor &indices = context.input(0), &values = context.input(2);
+    const int axis = checked_axis(axis_, indices.shape.rank() + 1);
+    const std::vector<int64_t> told = values_of<int64_t>(context.input(1));
+    require(told.size() == 1 && told[0] > 0, "depth must be one positive number");
+    require(values.count() == 2, "values has shape ", values.shape.str(), "; it must be two, off and on");
+    std::vector<int64_t> dims(indices.shape.dims().begin(), indices.shape.dims().end());
+    dims.insert(dims.begin() + axis, told[0]);
+    const Tensor y = context.output(0, Shape(dims));
+    const std::vector<int64_t> on = values_of<int64_t>(indices);
+    const int64_t inner = y.shape.count(axis + 1, y.shape.rank()), depth = told[0];
+    const size_t bytes = device::size_bytes(y.type);
+    for (int64_t i = 0; i < y.count(); ++i) {
+      const int64_t index = on[size_t(i / (inner * depth) * inner + i % inner)];
+      const bool is_on = i / inner % depth == (index < 0 ? index + depth : index);
+      std::memcpy(y.as<char>() + size_t(i) * bytes, values.as<const char>() + (is_on ? bytes : 0), bytes);
+    }
+  }
+  static std::unique_ptr<Op> make(const NodeInfo& node) {
+    const bool is_whole = !is_real(node.input_type(0)) && !is_real(node.input_type(1));
+    return is_whole ? std::make_unique<OneHot>(node) : nullptr;
+  }
+
+ private:
+  int64_t axis_;
+};
+
 // Of all elements, to a scalar or to as many dimensions of one.
 class Reduce : public Op {
  public:
@@ -323,9 +356,10 @@ class Reduce : public Op {
   V of_nothing(Type type) const {
     const std::string_view name = function_.name;
     if (name == "Add" || name == "Mul") return V(name == "Mul");
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    if constexpr (std::is_same_v<V, double>) return name == "Min" ? kInfinity : -kInfinity;
     return with_type(type, [&]<class T>(T) {
       using Limits = std::numeric_limits<T>;
-      if constexpr (Limits::has_infinity) return V(name == "Min" ? Limits::infinity() : -Limits::infinity());
       return V(name == "Min" ? Limits::max() : Limits::lowest());
     });
   }
@@ -354,6 +388,7 @@ std::unique_ptr<Op> make_host_op(const NodeInfo& node) {
   if (op == "Gather") return std::make_unique<Gather>(node);
   if (op == "Range") return std::make_unique<Range>();
   if (op == "ConstantOfShape") return std::make_unique<ConstantOfShape>(node);
+  if (op == "OneHot") return OneHot::make(node);
   if (op.starts_with("Reduce")) return Reduce::make(node);
   return make_elementwise(node);
 }

@@ -71,6 +71,28 @@ def test_what_computes_with_shapes_is_inside():
     )
 
 
+def test_sizes_that_are_computed_in_halves_are_inside():
+    """As exporters of half models make a Range; bfloat16 alike."""
+    for number in (10, 16):
+        text = f"""(float[n, m] x) => (float[n, k] y, int64[k] z) <int64 zero = {{0}}, int64 one = {{1}}> {{
+             r = Relu(x) s = Shape(r) m_ = Gather(s, one) f = Cast <to = {number}> (m_) root = Sqrt(f) up = Ceil(root)
+             count = Cast <to = 7> (up) z = Range(zero, count, one) y = Gather <axis = 1> (r, z) }}"""
+        check(text, ["Relu Shape Gather Cast Sqrt Ceil Cast Range Gather"], *X[:2])
+
+
+def test_how_often_a_tensor_is_repeated_is_counted_inside():
+    """As exporters repeat along one of a tensor's dimensions: the others get a one each."""
+    check(
+        """(float[n, m] x) => (float[k, m] y, int64[2, 3] z) <int64[1] zero = {0}, int64 two = {2}, int64[1] all = {-1},
+             int64[3] places = {1, -2, 2}, int64[1] one = {1}> {
+             r = Relu(x) s = Shape(r) n_ = Gather(s, zero) both = Concat <axis = 0> (one, n_)
+             hot = OneHot(zero, two, both) repeats = Reshape(hot, all) y = Tile(r, repeats)
+             z = OneHot <axis = 0> (places, two, both) }""",
+        ["Relu Shape Gather Concat OneHot OneHot Reshape Tile"],
+        *X[:2],
+    )
+
+
 def test_what_waits_for_sizes_is_none_of_them():
     check(
         """(float[n, m] x) => (float[k] y) { a = Relu(x) b = Neg(a) u = Unique(b) c = Exp(u) y = Abs(c) }""",

@@ -19,7 +19,7 @@ bool is_small(const std::optional<std::vector<int64_t>>& dims) {
 
 // A scalar's dimensions are told as unknown ones. What is computed from few numbers are few, but where these are sizes.
 bool makes_few(const GraphNodeInfo& info) {
-  constexpr std::array<std::string_view, 4> kSized{"ConstantOfShape", "Expand", "Range", "Tile"};
+  constexpr std::array<std::string_view, 5> kSized{"ConstantOfShape", "Expand", "OneHot", "Range", "Tile"};
   const bool is_sized = std::find(kSized.begin(), kSized.end(), info.op_type()) != kSized.end();
   for (int i = 0; i < info.output_count(); ++i) {
     const auto dims = info.output_dims(i);

@@ -227,9 +227,12 @@ HostPart host_part(const PlacementGraph& graph, const std::vector<int>& part_of)
       if (part.nodes[size_t(*n)] || node.host_inputs[i]) want(node.inputs[i]);
     std::ranges::for_each(node.host_reads, want);
   }
+  // What constants alone make is computed once, before the first run.
+  const auto is_made = [&](int value) { return value >= 0 && links.producer[size_t(value)] >= 0; };
   for (int n : order) {
     const PlacementNode& node = graph.nodes[size_t(n)];
-    if (part_of[size_t(n)] >= 0 && node.is_host_op && node.is_small && has_all(n, part.nodes))
+    if (part_of[size_t(n)] >= 0 && node.is_host_op && node.is_small && std::ranges::any_of(node.inputs, is_made) &&
+        has_all(n, part.nodes))
       part.nodes[size_t(n)] = true;
   }
   return part;
