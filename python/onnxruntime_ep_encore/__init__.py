@@ -77,6 +77,8 @@ def session(
     """
     for key in _OTHER_KEYWORDS.keys() & options.keys():
         raise TypeError(f"session() has no keyword '{key}': {_OTHER_KEYWORDS[key]}")
+    if model == "":
+        raise ValueError("the model's path is empty: give a path, or the model's bytes")
     ort = ort or import_onnxruntime()
     name = register(ort=ort, device=device)
     offered = {int(each.ep_metadata["cuda_device_id"]): each for each in devices(name, ort)}
@@ -253,7 +255,7 @@ def _refuse_other_values(session_options, name, options):
 
 def _as_keywords(refusal):
     """The refusal with options named as session() takes them."""
-    bare = re.sub(r"'ep\.(?:cuda|\w+executionprovider)\.([\w.]+)'", r"'\1'", refusal)
+    bare = re.sub(r"'ep\.(?:cuda|\w+executionprovider)\.([^']+)'", r"'\1'", refusal)
     return re.sub(r"did you mean '(\w+\.[\w.]+)'", r"did you mean **{'\1': …}", bare)
 
 

@@ -29,9 +29,11 @@ from symptoms_of_nan import (
     chooses_nan,
     clips_by_nan,
     hands_nan_on,
+    has_no_sum,
     loses_nothing,
     only_nan_is_wanted,
     orders_nan,
+    quantizes_nan,
     reduces_nan,
 )
 from symptoms_of_values import (
@@ -187,6 +189,7 @@ ACCEPTED = [
         "of constant rows nothing but their mean's rounding is left",
         hardly_varies,
     ),
+    Accepted("LayerNormalization", VALUES, "the CPU EP's mean overflows later", has_no_sum),
     Accepted("GroupNormalization", VALUES, "the CPU EP has the function, which computes doubles in float", nearly),
     Accepted("ReduceLogSum", VALUES, "near zero a logarithm enlarges the rounding of its sum", log_of_little),
     Accepted("Shrink", VALUES, "the CPU EP computes in float", shrunk_in_float),
@@ -210,6 +213,9 @@ ACCEPTED = [
         lacks_factors,
     ),
     Accepted("LSTM GRU RNN", VALUES, "the CPU EP takes a bound for what is no number", no_number),
+    Accepted(
+        "DynamicQuantizeLSTM", VALUES, "the same, and a state that is no number is quantized to zero", quantizes_nan
+    ),
     Accepted(
         "LSTM GRU RNN", VALUES, "the CPU EP's Softplus of what is far below zero is infinite, not zero", goes_far_below
     ),

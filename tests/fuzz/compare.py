@@ -77,6 +77,7 @@ def _stray(reference, arrays, i, got, wanted):
     if not stray.any() or any(arrays[value.name].size == 0 for value in reference.node.reads()):
         return stray & False
     stray = stray & ~_overflows(reference, arrays, i) & ~_vanishes(reference, arrays, i, wanted)
+    stray = stray & ~has_no_mean(reference.node, arrays)
     return stray & ~reached(reference, arrays, i, _is_extreme)
 
 
@@ -102,6 +103,15 @@ def _vanishes(reference, arrays, i, wanted):
             return wanted - reference.of_others(_positive(reference.node, arrays))[i] < np.log(least)
         except (Refused, Unknown):
             return np.False_
+
+
+def has_no_mean(node, arrays):
+    """Rows to be normalized, of which the sum is infinite. A scale of zero makes no number of what is none."""
+    if node.op != "LayerNormalization":
+        return np.False_
+    x, axis = arrays[node.inputs[0].name], node.attrs.get("axis", -1)
+    with np.errstate(all="ignore"):
+        return np.isinf(np.abs(x).sum(tuple(range(axis % x.ndim, x.ndim)), keepdims=True))
 
 
 def _wrong_nan(got, wanted):

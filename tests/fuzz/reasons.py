@@ -4,6 +4,7 @@ import dataclasses
 import re
 
 import accepted_attention
+import accepted_declined
 import accepted_microsoft
 import accepted_onnx
 import accepted_values
@@ -15,6 +16,7 @@ from symptoms import says
 ACCEPTED = [
     *accepted_values.ACCEPTED,
     *accepted_onnx.ACCEPTED,
+    *accepted_declined.ACCEPTED,
     *accepted_attention.ACCEPTED,
     *accepted_microsoft.ACCEPTED,
 ]

@@ -3,7 +3,7 @@
 import re
 
 import numpy as np
-from symptoms import as_of, beside_largest, contents, has, is_near, made_of
+from symptoms import as_of, beside_largest, contents, has, is_near, made_of, trembles
 
 # What their rounding may come to, of the largest result.
 ROUNDED = {"float16": 0.01, "bfloat16": 0.08}
@@ -88,8 +88,9 @@ def has_no_positions(finding):
 
 
 def rounds_what_it_turns(finding):
+    """Of tables that no rotation has, as large as they are, results tremble by more."""
     kind = finding.node.inputs[0].type
-    return kind in ROUNDED and beside_largest(ROUNDED[kind])(finding)
+    return kind in ROUNDED and (beside_largest(ROUNDED[kind])(finding) | trembles(finding))
 
 
 def does_not_normalize(finding):

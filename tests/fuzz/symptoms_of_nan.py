@@ -1,7 +1,8 @@
 """The same as symptoms.py, of values that are no numbers, or come of such."""
 
 import numpy as np
-from symptoms import contents, no_number
+from compare import has_no_mean
+from symptoms import as_of, contents, no_number
 
 
 def only_nan_is_wanted(finding):
@@ -30,6 +31,11 @@ def clips_by_nan(finding):
     return any(np.isnan(bound).any() for bound in bounds) and only_nan_is_wanted(finding)
 
 
+def has_no_sum(finding):
+    """NaN, in rows to be normalized of which the sum is infinite."""
+    return np.isnan(finding.got) & has_no_mean(finding.node, finding.arrays)
+
+
 def chooses_nan(finding):
     """Of Hardmax: ones and zeros of rows in which something is no number."""
     x, axis = contents(finding), finding.node.attrs.get("axis", -1 if finding.case.opset >= 13 else 1)
@@ -39,6 +45,15 @@ def chooses_nan(finding):
 
 def reduces_nan(finding):
     return np.isnan(finding.got) & (finding.node.attrs.get("reduction") in ("max", "min"))
+
+
+def quantizes_nan(finding):
+    """Of DynamicQuantizeLSTM, where the result is that of states of zeros for those that a factor makes NaN."""
+    attrs = finding.node.attrs
+    factors = {name: attrs.get(name) or [] for name in ("activation_alpha", "activation_beta")}
+    if not np.isnan(sum(factors.values(), [])).any():
+        return False
+    return as_of(finding, **{name: np.nan_to_num(given).tolist() for name, given in factors.items() if given})
 
 
 def bounds_nan(finding):

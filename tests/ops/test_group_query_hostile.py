@@ -96,6 +96,14 @@ def test_what_does_not_fit_fails(change, words):
     fails("GroupQueryAttention", list(inputs.values()), case.attrs, words, outputs=3, ranks=False, domain=MICROSOFT)
 
 
+@pytest.mark.parametrize("shape", [(7,), (1, 6), (2, 7)], ids=str)
+def test_positions_that_do_not_fit_fail_where_nothing_is_turned(shape):
+    inputs = [getattr(x, "value", x) for x in gqa((6,), 7).inputs]
+    inputs += [None] * (INPUTS.index("position_ids") - len(inputs)) + [np.zeros(shape, np.int64)]
+    attrs = {"num_heads": 4, "kv_num_heads": 2}
+    fails("GroupQueryAttention", inputs, attrs, "position_ids has", outputs=3, ranks=False, domain=MICROSOFT)
+
+
 @pytest.mark.parametrize("rotary", [None, 32])
 @pytest.mark.parametrize(
     "change, words",

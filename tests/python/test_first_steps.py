@@ -149,12 +149,19 @@ def test_a_keyword_of_onnxruntimes_is_answered_by_the_right_one(encore, relu, ke
         ("max_mem", "; did you mean 'gpu_mem_limit'?"),
         ("initial_chunk_size_bytes", "; did you mean **{'arena.initial_chunk_size_bytes': …}?"),
         ("config", "; docs/options.md has all that there are"),
+        ("regions ", "; did you mean 'regions'?"),
+        ("enable-cuda-graph", "; did you mean 'enable_cuda_graph'?"),
     ],
 )
 def test_a_correction_is_a_keyword_that_there_is(encore, relu, key, said):
     with pytest.raises(RuntimeError) as caught:
         onnxruntime_ep_encore.session(relu, **{key: 1})
     assert str(caught.value) == f"Encore refused the session: unknown provider option '{key}'{said}"
+
+
+def test_a_model_without_a_path_is_refused(encore):
+    with pytest.raises(ValueError, match="the model's path is empty: give a path, or the model's bytes"):
+        onnxruntime_ep_encore.session("")
 
 
 def test_the_prefix_that_was_wrong_is_told(encore, relu):

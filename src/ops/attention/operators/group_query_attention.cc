@@ -245,12 +245,11 @@ class GroupQueryAttention : public Op {
   }
 
   void take_positions(Context& context, CacheExtension& cache, int64_t total) const {
+    const Tensor* const ids = context.find_input(kIds);
+    require(!ids || ids->shape == Shape{cache.batch, cache.rows}, "position_ids has shape ",
+            ids ? ids->shape.str() : "", "; [", cache.batch, ",", cache.rows, "] is wanted");
     if (!rotates_) return;
-    if (const Tensor* ids = context.find_input(kIds)) {
-      require(ids->shape == Shape{cache.batch, cache.rows}, "position_ids has shape ", ids->shape.str(), "; [",
-              cache.batch, ",", cache.rows, "] is wanted");
-      cache.position_ids = ids->as<const int64_t>();
-    }
+    if (ids) cache.position_ids = ids->as<const int64_t>();
     take_rotation(context, cache, kCos, total, interleaved_);
   }
 
