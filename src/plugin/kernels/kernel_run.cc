@@ -65,7 +65,8 @@ Tensor Node::input(const OrtValue* value, int i) const {
     if (!on_host && known.may_be_bound && tensor.count() > 0) known.check_address(tensor.data, "input", i);
     return tensor;
   } catch (const OrtError& error) {
-    fail(Code::invalid_input, "input ", i, " has no tensor; if it is the model's, was it bound? ", error.what());
+    fail(Code::invalid_input, "input ", i, " ('", known.name, "') has no tensor; if it is the model's, was it bound? ",
+         error.what());
   }
 }
 
