@@ -101,8 +101,8 @@ def pytest_addoption(parser):
         "--representative",
         action="store_true",
         help="of each test in tests/ops only as many cases as it takes to have each value of each parameter, which for "
-        "an operator case is its operator, opset and type; under an older onnxruntime nothing marked with `newest`, and "
-        "of operators a case of each test, and one of each operator, opset and type in any",
+        "an operator case is its operator, opset and type; under an older onnxruntime nothing marked with `newest`, "
+        "and of operators a case of each test, and one of each operator, opset and type in any",
     )
 
 
