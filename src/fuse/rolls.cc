@@ -94,7 +94,7 @@ std::optional<Column> column_by(const Match& match, int v, size_t rank, std::vec
 
 }  // namespace
 
-std::optional<Turned> halves_turned_by(const Match& match, int concat) {
+std::optional<TurnedPairs> halves_turned_by(const Match& match, int concat) {
   if (!match.is(concat, "Concat") || match.step(concat).inputs.size() != 2) return std::nullopt;
   const std::vector<int>& parts = match.step(concat).inputs;
   const auto first = signed_part_of(match, parts[0]), second = signed_part_of(match, parts[1]);
@@ -106,11 +106,11 @@ std::optional<Turned> halves_turned_by(const Match& match, int concat) {
       first->size != 2 * half || first->end != first->size || second->begin != 0 || second->end != half ||
       first->negative < 0 || second->negative >= 0)
     return std::nullopt;
-  return Turned{
+  return TurnedPairs{
       first->x, {match.maker(match.step(first->negative).inputs[0]), match.maker(parts[1])}, {concat, first->negative}};
 }
 
-std::optional<Turned> pairs_turned_by(const Match& match, int concat) {
+std::optional<TurnedPairs> pairs_turned_by(const Match& match, int concat) {
   if (!match.is(concat, "Concat") || match.step(concat).inputs.size() != 2) return std::nullopt;
   const auto rank = match.rank(match.step(concat).outputs[0]);
   if (!rank || counted_from_first(match.node(concat).get_int("axis", 0), *rank) != *rank - 1) return std::nullopt;
@@ -120,7 +120,7 @@ std::optional<Turned> pairs_turned_by(const Match& match, int concat) {
   if (!first || !second || first->x != second->x || !first->is_odd || !first->is_negative || second->is_odd ||
       second->is_negative)
     return std::nullopt;
-  return Turned{first->x, {first->slice, second->slice}, std::move(steps)};
+  return TurnedPairs{first->x, {first->slice, second->slice}, std::move(steps)};
 }
 
 bool is_roll(const Step& step) {

@@ -14,14 +14,14 @@ struct Rolled {
   bool operator==(const Rolled&) const = default;
 };
 // A Concat along the last axis of the second half of x, negated, and its first one.
-struct Turned {
+struct TurnedPairs {
   int x;
   std::vector<int> cuts;   // steps that cut it apart
   std::vector<int> steps;  // the Concat, and those before of which nobody else reads
 };
-std::optional<Turned> halves_turned_by(const Match& match, int concat);
+std::optional<TurnedPairs> halves_turned_by(const Match& match, int concat);
 // Of the second of each two neighbours, negated, and the first one; the Concat's axis is one more.
-std::optional<Turned> pairs_turned_by(const Match& match, int concat);
+std::optional<TurnedPairs> pairs_turned_by(const Match& match, int concat);
 
 bool is_roll(const Step& step);
 Rolled rolled_by(const Step& roll);

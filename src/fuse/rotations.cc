@@ -36,7 +36,7 @@ int product_of(const Match& match, int sum, size_t input) {
 }
 
 // What turns halves, or neighbours, whose pairs are one dimension behind it.
-std::optional<Turned> turned_by(const Match& match, int v) {
+std::optional<TurnedPairs> turned_by(const Match& match, int v) {
   const int reshape = match.maker(v, "Reshape");
   if (reshape < 0) return halves_turned_by(match, match.maker(v, "Concat"));
   const int pairs = match.step(reshape).inputs[0];
