@@ -77,10 +77,10 @@ def session(
     """
     for key in _OTHER_KEYWORDS.keys() & options.keys():
         raise TypeError(f"session() has no keyword '{key}': {_OTHER_KEYWORDS[key]}")
-    if model == "":
-        raise ValueError("the model's path is empty: give a path, or the model's bytes")
     ort = ort or import_onnxruntime()
     name = register(ort=ort, device=device)
+    if model == "":
+        raise ValueError("the model's path is empty: give a path, or the model's bytes")
     offered = {int(each.ep_metadata["cuda_device_id"]): each for each in devices(name, ort)}
     if not offered:
         raise RuntimeError(
