@@ -100,6 +100,7 @@ def test_halves_normed_in_float(encore, make_model, tmp_path, dtype, norm, rows,
     assert STEP in plan and plan.count("Cast(") == 1  # the one at the end
 
 
+@pytest.mark.newest
 @pytest.mark.parametrize(
     "width,depth,in_parts",
     [

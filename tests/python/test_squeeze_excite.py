@@ -137,6 +137,7 @@ CHANNELS = [(1, 1), (8, 1), (20, 5), (30, 7), (64, 65), (72, 24), (136, 200), (5
 PLACES = [(1, 1), (1, 3), (40, 33), (100,), (2, 3, 4)]
 
 
+@pytest.mark.newest
 @pytest.mark.parametrize(
     "channels,squeezed,dims",
     [(*sizes, dims) for sizes in CHANNELS for dims in PLACES if sizes[0] < 500 or np.prod(dims) <= 100],
@@ -147,6 +148,7 @@ def test_sizes(encore, make_model, channels, squeezed, dims):
         agrees(in_place(channels, squeezed, dims), make_model, "float32", (1, 2))
 
 
+@pytest.mark.newest
 @pytest.mark.parametrize(
     "channels,squeezed,dims,dtype",
     [
