@@ -174,10 +174,12 @@ def _pytest(*options, ort=env.NEWEST_ORT, preset="virtual", where=("",), **varia
 
 
 def _sanitized_operators(preset):
-    """Each kernel, where it would leave its memory or its types' values; its threads run from the last to the first."""
+    """Each kernel, where it would leave its memory or its types' values; its threads run from the last to the first.
+    A replay is enough for that."""
     where = [env.ROOT / "tests" / each for each in ("ops", "python/test_elementwise.py")]
     command = [env.PYTHON, "-m", "pytest", "-q", "-n", WORKERS, "--representative", *where]
-    return _stream(command, _in_sanitized_python(preset) | {"ENCORE_VIRTUAL_ORDER": "reversed"})
+    more = {"ENCORE_VIRTUAL_ORDER": "reversed", "ENCORE_TEST_REPLAYS": "1"}
+    return _stream(command, _in_sanitized_python(preset) | more)
 
 
 def _launcher(preset):
