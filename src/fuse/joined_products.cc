@@ -85,18 +85,30 @@ int join_constants(Match& match, const std::vector<int>& parts, const std::vecto
   return match.add(std::move(made));
 }
 
-// The constant with its columns in this order, likewise.
-int in_order(Match& match, int v, const std::vector<int64_t>& order, bool in_rows) {
+// Neighbours that stay so.
+struct Columns {
+  int64_t first, count;
+};
+std::vector<Columns> neighbours_in(const std::vector<int64_t>& order) {
+  std::vector<Columns> found;
+  for (const int64_t column : order) {
+    if (found.empty() || found.back().first + found.back().count != column) found.push_back({column, 0});
+    ++found.back().count;
+  }
+  return found;
+}
+
+// The constant with its `count` columns in this order, likewise.
+int in_order(Match& match, int v, const std::vector<Columns>& order, size_t count, bool in_rows) {
   Value made = match.value(v);
   const Tensor* const given = std::exchange(made.constant, nullptr);
   if (given && given->bytes() > 0) {
     const auto all = own(given->type, given->shape);
-    const size_t bytes = in_rows ? device::size_bytes(given->type) : given->bytes() / order.size();
-    const size_t rows = given->bytes() / bytes / order.size();
+    const size_t bytes = in_rows ? device::size_bytes(given->type) : given->bytes() / count;
     char* to = all->bytes.data();
-    for (size_t row = 0; row < rows; ++row)
-      for (const int64_t column : order)
-        to = std::copy_n(given->as<const char>() + (row * order.size() + size_t(column)) * bytes, bytes, to);
+    for (const char *row = given->as<const char>(), *end = row + given->bytes(); row < end; row += bytes * count)
+      for (const Columns& columns : order)
+        to = std::copy_n(row + size_t(columns.first) * bytes, size_t(columns.count) * bytes, to);
     match.keep(all);
     made.constant = &all->view;
   }
@@ -192,8 +204,10 @@ Step join_products(Match& match, const std::vector<int>& products, int64_t turn,
 Step with_columns(Match& match, int product, const std::vector<int64_t>& order, int output,
                   const ops::Attributes& more) {
   std::vector<int> inputs = match.step(product).inputs;
+  const std::vector<Columns> neighbours = neighbours_in(order);
   for (size_t i = 1; i < inputs.size(); ++i)
-    if (inputs[i] >= 0) inputs[i] = in_order(match, inputs[i], order, is_matmul(match.step(product)));
+    if (inputs[i] >= 0)
+      inputs[i] = in_order(match, inputs[i], neighbours, order.size(), is_matmul(match.step(product)));
   const NodeInfo& node = match.node(product);
   Operator made = operator_of(node);
   made.attributes.insert(more.begin(), more.end());
