@@ -121,6 +121,12 @@ def trace(session, work):
         return [json.loads(line) for line in file.read_text().splitlines()]
 
 
+def functors(session, feeds):
+    """Of the kernels that the virtual GPU launches for a run, without their parameters."""
+    ran = [k["name"] for k in trace(session, lambda: session.run(None, feeds)) if k["what"] == "kernel"]
+    return [name.partition("<")[0].rpartition("::")[2] for name in ran]
+
+
 # Where a session's work and its copies may be.
 ARRANGEMENTS = {
     "own streams": {},

@@ -123,7 +123,7 @@ def _all():
             "--representative", where=where, ENCORE_VIRTUAL_ARCH=arch
         )
         stages.append(Stage(f"operators, as on sm_{architecture}", other, ("build virtual",)))
-    # What operators compute does not depend on onnxruntime, so the oldest calls each of their kernels, and not with all
+    # What operators compute does not depend on onnxruntime, so the oldest calls each with each type, and not with all
     # shapes; everything about sessions, memory and threads it runs whole.
     oldest = lambda: _pytest("--representative", ort=OLDEST_ORT)
     stages.append(Stage(f"Python representative set, onnxruntime {OLDEST_ORT}", oldest, ("build virtual",), 3))

@@ -258,6 +258,7 @@ void join_elementwise(Match& match) {
     if (const auto call = call_of(match, s)) by_space[*match.value(match.step(s).outputs[0]).dims].emplace(s, *call);
   std::vector<Joined> programs;
   for (const auto& [space, calls] : by_space) join(match, calls, programs);
+  std::erase_if(programs, [](const Joined& one) { return one.steps().empty(); });  // before a step too large for any
   take_along(match, programs);
   for (const Joined& program : programs)
     if (program.pays()) match.replace(program.steps(), program.step());

@@ -123,10 +123,9 @@ class LoopByData final : public Repeated {
     Tensor output(int i, const Shape& shape) override {
       if (keeps_shapes_ && size_t(i) < values_.size() && shape != values_[size_t(i)].shape) {
         loop_.changes_shapes_ = true;
-        fail(Code::capture_forbidden, "the loop's value '", loop_.names_[size_t(i)], "' begins with shape ",
-             values_[size_t(i)].shape.str(), " and goes on with ", shape.str(),
-             ", and a graph has the body of such a loop once; a buffer of the most that there will be, of which a ",
-             "part is written, keeps its shape");
+        fail_changed(size_t(i), values_[size_t(i)].shape, shape,
+                     "and a graph has the body of such a loop once; a buffer of the most that there will be, of which "
+                     "a part is written, keeps its shape");
       }
       Tensor& made = made_[size_t(i)];
       if (made.type == Type::undefined) made = in_scratch(i, shape);
@@ -143,9 +142,7 @@ class LoopByData final : public Repeated {
       for (size_t i = 0; i < to.size(); ++i) {
         if (!to[i].data) continue;
         if (made(i).shape != to[i].shape)
-          fail(Code::capture_forbidden, "the loop's value '", loop_.names_[i], "' begins with shape ",
-               to[i].shape.str(), " and goes on with ", made(i).shape.str(),
-               ", and is read behind the loop, whose end data decides");
+          fail_changed(i, to[i].shape, made(i).shape, "and is read behind the loop, whose end data decides");
         ops::copy_bytes(stream(), made(i).data, to[i].data, int64_t(made(i).bytes()));
       }
     }
@@ -162,6 +159,11 @@ class LoopByData final : public Repeated {
     }
 
    private:
+    [[noreturn]] void fail_changed(size_t value, const Shape& begins, const Shape& goes_on, const char* why) const {
+      fail(Code::capture_forbidden, "the loop's value '", loop_.names_[value], "' begins with shape ", begins.str(),
+           " and goes on with ", goes_on.str(), ", ", why);
+    }
+
     const LoopByData& loop_;
     const std::vector<Tensor>& values_;
     const bool keeps_shapes_;

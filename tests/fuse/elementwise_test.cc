@@ -261,5 +261,18 @@ TEST(Elementwise, LongChainsAreSeveral) {
   EXPECT_EQ(made.find(" = Neg("), std::string::npos) << made;
 }
 
+TEST(Elementwise, WhatIsTooMuchForAKernelStays) {
+  std::string text = "in w: f32[n, 80]\n", pieces;
+  for (int i = 0; i < 40; ++i) {
+    text += "in x" + std::to_string(i) + ": f32[n, 2]\n";
+    pieces += (i ? ", x" : "x") + std::to_string(i);
+  }
+  for (const char* const all : {"a", "b"})
+    text += std::string(all) + ": f32[n, 80] = Concat(" + pieces + ") {axis = 1}\n";
+  const std::string sum = "y: f32[n, 80] = Add(a, b)";
+  const std::string made = after("elementwise", text + sum + "\nu: f32[n, 80] = Neg(w)\nout y\nout u\n");
+  EXPECT_NE(made.find(sum), std::string::npos) << made;
+}
+
 }  // namespace
 }  // namespace encore::fuse::tests

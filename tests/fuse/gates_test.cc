@@ -74,11 +74,13 @@ TEST(Gates, ColumnsAlternate) {
   EXPECT_EQ(float(both->as<device::Half>()[8]), 11);
 }
 
+void expect_gate_alone(const std::string& text) {
+  const std::string made = after("gates", text);
+  EXPECT_NE(made.find("encore.Gate(x, up)"), made.npos) << made;
+}
+
 TEST(Gates, OtherProductsStayOutside) {
-  const auto stays = [](const char* part, const char* by) {
-    const std::string made = after("gates", replaced(kProducts, part, by));
-    EXPECT_NE(made.find("encore.Gate(x, up)"), made.npos) << made;
-  };
+  const auto stays = [](const char* part, const char* by) { expect_gate_alone(replaced(kProducts, part, by)); };
   stays("const wx", "in wx");
   stays("wx: f16[4, 8]", "wx: f16[4, 16]");
   stays("wx: f16[4, 8]", "wx: f32[4, 8]");
@@ -127,10 +129,7 @@ TEST(Gates, HalvesOfOneProductComeAlong) {
 }
 
 TEST(Gates, OtherHalvesStayOutside) {
-  const auto stays = [](const char* part, const char* by) {
-    const std::string made = after("gates", replaced(kHalves, part, by));
-    EXPECT_NE(made.find("encore.Gate(x, up)"), made.npos) << made;
-  };
+  const auto stays = [](const char* part, const char* by) { expect_gate_alone(replaced(kHalves, part, by)); };
   stays("out y", "out y\nout both");
   stays("out y", "out y\nout up");
   stays("out y", "z = Relu(x)\nout y\nout z");

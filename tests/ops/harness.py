@@ -20,11 +20,11 @@ from encore_session import (
     NVIDIA,
     assert_all_on_encore,
     empty_on_device,
+    functors,
     has_channels_last,
     make_session,
     on_device,
     run_options,
-    trace,
 )
 from onnx import TensorProto, helper
 from tolerance import tolerance
@@ -361,11 +361,8 @@ def check(case):
 
 
 def kernels_of(case):
-    """The functors that the virtual GPU launches for a case, without their parameters."""
     model = _Model(case, case.dtype)
-    sess = session(model.model, **case.options)
-    ran = [k["name"] for k in trace(sess, lambda: sess.run(None, model.feeds)) if k["what"] == "kernel"]
-    return [name.partition("<")[0].rpartition("::")[2] for name in ran]
+    return functors(session(model.model, **case.options), model.feeds)
 
 
 _NUMPY = {

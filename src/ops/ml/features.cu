@@ -1,5 +1,4 @@
 // ArrayFeatureExtractor, Binarizer, Scaler and Normalizer.
-#include "ops/keep_list.h"
 #include "ops/ml/features.h"
 
 #include <cmath>
@@ -9,6 +8,7 @@
 #include "device/transform.h"
 #include "ops/choice.h"
 #include "ops/dispatch.h"
+#include "ops/keep_list.h"
 
 namespace encore::ops {
 namespace {

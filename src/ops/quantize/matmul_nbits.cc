@@ -56,8 +56,8 @@ MatMulNBits::MatMulNBits(const NodeInfo& node) : tf32_(node.settings.use_tf32), 
   if (const Type zeros = node.input_type(3); zeros != Type::undefined && zeros != Type::u8)
     require(zeros == node.input_type(0), "zero_points are ", device::name(zeros), ", A is ",
             device::name(node.input_type(0)), "; they must be packed in uint8 or have A's type");
-  may_weave_ = (node.input_type(0) == Type::f16 || node.input_type(0) == Type::bf16) &&
-               (!node.has_input(3) || node.input_type(3) == Type::u8) && can_weave(weights_);
+  may_weave_ =
+      kHalves.has(node.input_type(0)) && (!node.has_input(3) || node.input_type(3) == Type::u8) && can_weave(weights_);
   if (!may_weave_ || !node.has_input(4)) return;
   const Tensor* const groups = node.constant_input(4);
   auto order = groups ? order_by_groups(*groups, weights_) : std::nullopt;
