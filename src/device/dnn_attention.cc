@@ -12,7 +12,7 @@ std::string describe(const FusedAttention& p) {
               " queries=", p.queries, " keys=", p.keys, " sizes=", p.head_size, "/", p.value_size, ", strides",
               strides("q", p.q), strides("k", p.k), strides("v", p.v), strides("y", p.y), ", window=", p.left, "/",
               p.right, p.bottom_right ? " bottom-right" : "", p.has_lengths ? ", lengths" : "",
-              p.bias_batch ? text(", bias[", p.bias_batch, ",", p.bias_heads, "]") : "");
+              p.bias_batch ? text(", bias[", p.bias_batch, ",", p.bias_heads, ",", p.bias_queries, "]") : "");
 }
 
 }  // namespace encore::device

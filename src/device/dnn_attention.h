@@ -29,8 +29,8 @@ struct FusedAttention {
   int64_t left = -1, right = -1;
   bool bottom_right = false;
   bool has_lengths = false;  // of each batch; the last key is then that of the length
-  // The bias is [bias_batch, bias_heads, queries, keys], where the first two are 1 or all; zero: there is none.
-  int64_t bias_batch = 0, bias_heads = 0;
+  // The bias is [bias_batch, bias_heads, bias_queries, keys], where these are 1 or all; zero: there is none.
+  int64_t bias_batch = 0, bias_heads = 0, bias_queries = 0;
 
   auto operator<=>(const FusedAttention&) const = default;
 };

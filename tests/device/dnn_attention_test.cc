@@ -71,7 +71,7 @@ struct Case {
     q = random_values<T>(p.batch * p.heads * p.queries * p.head_size, seed);
     k = random_values<T>(p.batch * p.kv_heads * p.keys * p.head_size, seed + 1);
     v = random_values<T>(p.batch * p.kv_heads * p.keys * p.value_size, seed + 2);
-    bias = random_values<T>(p.bias_batch * p.bias_heads * p.queries * p.keys, seed + 3);
+    bias = random_values<T>(p.bias_batch * p.bias_heads * p.bias_queries * p.keys, seed + 3);
     p.has_lengths = !lengths.empty();
     key_lengths = lengths;
     query_lengths.assign(lengths.size(), int32_t(p.queries));
@@ -110,8 +110,8 @@ struct Case {
                double(float(k[size_t(b * p.k.batch + kv_head * p.k.head + j * p.k.row + c)]));
       sum *= double(p.scale);
       if (p.bias_batch > 0) {
-        const int64_t bb = p.bias_batch > 1 ? b : 0, bh = p.bias_heads > 1 ? h : 0;
-        sum += double(float(bias[size_t(((bb * p.bias_heads + bh) * p.queries + i) * p.keys + j)]));
+        const int64_t bb = p.bias_batch > 1 ? b : 0, bh = p.bias_heads > 1 ? h : 0, bi = p.bias_queries > 1 ? i : 0;
+        sum += double(float(bias[size_t(((bb * p.bias_heads + bh) * p.bias_queries + bi) * p.keys + j)]));
       }
       score[size_t(j)] = sum;
       top = std::max(top, sum);
@@ -217,20 +217,23 @@ TEST_F(DnnAttentionTest, Lengths) {
 TEST_F(DnnAttentionTest, Biases) {
   for (const int64_t bias_batch : {1, 2})
     for (const int64_t bias_heads : {1, 4})
-      for (const int64_t keys : {128, 130, 77}) {
-        FusedAttention problem = sized(Type::f16, 2, 4, 2, 128, keys, 64);
-        problem.bias_batch = bias_batch;
-        problem.bias_heads = bias_heads;
-        EXPECT_TRUE(check<Half>(problem));
-        problem.right = 0;
-        check<BFloat16>(problem);
-      }
+      for (const int64_t bias_queries : {1, 128})
+        for (const int64_t keys : {128, 130, 77}) {
+          FusedAttention problem = sized(Type::f16, 2, 4, 2, 128, keys, 64);
+          problem.bias_batch = bias_batch;
+          problem.bias_heads = bias_heads;
+          problem.bias_queries = bias_queries;
+          EXPECT_TRUE(check<Half>(problem));
+          problem.right = 0;
+          check<BFloat16>(problem);
+        }
 }
 
 // What is masked has a low number in the bias, as the ops room makes it; whole tiles may be.
 TEST_F(DnnAttentionTest, LowBiasesMask) {
   FusedAttention problem = sized(Type::f16, 1, 2, 2, 128, 384, 64);
   problem.bias_batch = problem.bias_heads = 1;
+  problem.bias_queries = problem.queries;
   Case<Half> c(problem);
   for (int64_t i = 0; i < problem.queries; ++i)
     for (int64_t j = 0; j < problem.keys; ++j)

@@ -61,11 +61,13 @@ struct Problem {
   int64_t mask_batch = 1, mask_heads = 1;
   double softcap = 0;
   bool finite = false;  // the mask, and this is known
+  bool alike = false;   // for all queries: those of the first
 
   std::string text() const {
     return encore::text("queries=", queries, " keys=", keys, " size=", size, " window=", before, "/", after,
                         " offset=", offset, lengths.empty() ? "" : " lengths", sinks ? " sinks" : "",
-                        mask ? " mask " : "", int(mask), " of ", mask_batch, "x", mask_heads, " softcap=", softcap);
+                        mask ? " mask " : "", int(mask), " of ", mask_batch, "x", mask_heads, alike ? " alike" : "",
+                        " softcap=", softcap);
   }
 };
 
@@ -133,7 +135,7 @@ class Case {
     if (p_.mask) {
       a.mask.boolean = p_.mask == Problem::boolean;
       a.mask.data = a.mask.boolean ? static_cast<const void*>(seen.data()) : mask.data();
-      a.mask.key = 1, a.mask.query = p_.keys, a.mask.keys = p_.keys;
+      a.mask.key = 1, a.mask.query = p_.alike ? 0 : p_.keys, a.mask.keys = p_.keys;
       a.mask.head = p_.mask_heads > 1 ? p_.queries * p_.keys : 0;
       a.mask.batch = p_.mask_batch > 1 ? p_.mask_heads * p_.queries * p_.keys : 0;
       if (p_.finite) a.mask.least = -2;
@@ -171,8 +173,11 @@ class Case {
                double(k_[size_t(((b * p_.kv_heads + kv_head) * p_.keys + j) * p_.size + c)]);
       sum /= std::sqrt(double(p_.size));
       if (p_.softcap > 0) sum = p_.softcap * std::tanh(sum / p_.softcap);
-      const size_t in_mask = size_t(
-          (((p_.mask_batch > 1 ? b : 0) * p_.mask_heads + (p_.mask_heads > 1 ? h : 0)) * p_.queries + i) * p_.keys + j);
+      const size_t in_mask =
+          size_t((((p_.mask_batch > 1 ? b : 0) * p_.mask_heads + (p_.mask_heads > 1 ? h : 0)) * p_.queries +
+                  (p_.alike ? 0 : i)) *
+                     p_.keys +
+                 j);
       if (p_.mask == Problem::boolean && !seen_[in_mask]) continue;
       if (p_.mask == Problem::added) sum += double(mask_[in_mask]);
       scores[size_t(j)] = sum;
@@ -246,6 +251,21 @@ TEST(Attend, Masks) {
           problem.offset = 0, problem.lengths = {30, 99};
           check_in_turn(problem);
         }
+}
+
+// As padding is masked.
+TEST(Attend, MasksThatAllQueriesShare) {
+  for (const auto mask : {Problem::boolean, Problem::added})
+    for (const int64_t mask_batch : {1, 2})
+      for (const int64_t mask_heads : {1, 4}) {
+        Problem problem{.mask = mask, .mask_batch = mask_batch, .mask_heads = mask_heads, .alike = true};
+        check(problem);
+        problem.lengths = {30, 99};
+        check_in_turn(problem);
+        problem.after = 2;
+        check_in_turn(problem);
+        if (mask == Problem::added) check({.mask = mask, .mask_batch = mask_batch, .finite = true, .alike = true});
+      }
 }
 
 TEST(Attend, MasksThatAreKnownToBeFinite) {

@@ -67,8 +67,8 @@ std::unique_ptr<AttentionPlan> build(const DnnHandle& dnn, const FusedAttention&
         .set_seq_len_kv(tensor(kKeyLengths, "key_lengths", dims, ones, fe::DataType_t::INT32));
   }
   if (p.bias_batch > 0) {
-    const int64_t row = p.keys, head = row * p.queries;
-    attributes.set_bias(tensor(kBias, "bias", {p.bias_batch, p.bias_heads, p.queries, p.keys},
+    const int64_t row = p.keys, head = row * p.bias_queries;
+    attributes.set_bias(tensor(kBias, "bias", {p.bias_batch, p.bias_heads, p.bias_queries, p.keys},
                                {head * p.bias_heads, head, row, 1}, type));
   }
   const auto y = graph.sdpa(q, k, v, std::move(attributes))[0];

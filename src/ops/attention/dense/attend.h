@@ -43,8 +43,8 @@ struct AttentionMask {
   bool sees = false;          // each row of it leaves a key
 };
 
-// A mask as the library reads it: each row of [batch, head, query, key], where batch and head may be 1, and which rows
-// see no key.
+// A mask as the library reads it: each row of [batch, head, query, key], where all but the last may be 1, and which
+// rows see no key.
 struct MaskBias {
   Shape shape;
   void* data = nullptr;

@@ -34,7 +34,7 @@ inline constexpr float kLeast<Half> = -32768;
 template <class T>
 struct MakeBias {
   VisibleKeysView<T> visible;
-  T* bias;      // [batch, head, query, key], where batch and head may be 1
+  T* bias;      // [batch, head, query, key], where all but the last may be 1
   bool* blind;  // [batch, head, query]
   Divider by_queries, by_heads;
   bool is_limited;
@@ -130,7 +130,7 @@ template <class T>
 struct ClearBlindRows {
   VisibleKeysView<T> visible;
   const bool* blind;  // of the mask, or null
-  int64_t blind_batch, blind_head;
+  int64_t blind_batch, blind_head, blind_query;
   HeadView<T> y;
   Divider by_queries, by_heads;
   int value_size;
@@ -138,7 +138,8 @@ struct ClearBlindRows {
     int64_t query, head;
     const int64_t batch = by_heads(by_queries(i, query), head);
     const KeyRange range = visible.range(visible.length(batch), int(query));
-    if (range.end > range.first && !(blind && blind[batch * blind_batch + head * blind_head + query])) return;
+    const int64_t at = batch * blind_batch + head * blind_head + query * blind_query;
+    if (range.end > range.first && !(blind && blind[at])) return;
     T* const row = y.at(batch, head, query);
     for (int c = 0; c < value_size; ++c) row[c] = T(0.f);
   }
@@ -163,7 +164,7 @@ bool is_limited(const Attend& p) {
   return p.mask.data && (visible.has_lengths() || visible.before >= 0 || visible.after >= 0);
 }
 
-// What is asked of the library; nothing if it lacks such windows, or the bias is too large.
+// What is asked of the library; nothing if it lacks such windows.
 std::optional<FusedAttention> fused_of(const Attend& p) {
   const VisibleKeys& visible = p.visible;
   const bool windowed = visible.before >= 0 || visible.after >= 0, masked = p.mask.data != nullptr;
@@ -195,14 +196,30 @@ std::optional<FusedAttention> fused_of(const Attend& p) {
   if (masked) {
     fused.bias_batch = p.mask.batch != 0 || (is_limited(p) && visible.has_lengths()) ? p.batch : 1;
     fused.bias_heads = p.mask.head != 0 ? p.heads : 1;
+    fused.bias_queries = p.mask.query != 0 || windowed ? p.queries : 1;
   }
-  constexpr int64_t kMostBias = int64_t(1) << 29;
-  if (fused.bias_batch * fused.bias_heads * p.queries > kMostBias / p.keys) return std::nullopt;
   return fused;
 }
 
 Shape bias_shape_of(const FusedAttention& fused) {
-  return {fused.bias_batch, fused.bias_heads, fused.queries, fused.keys};
+  return {fused.bias_batch, fused.bias_heads, fused.bias_queries, fused.keys};
+}
+
+struct Prepared {
+  FusedAttention fused;
+  size_t workspace_bytes;
+};
+// Nothing if the library does not serve, or its bias would be too large.
+std::optional<Prepared> prepare(Context& context, const Attend& p) {
+  constexpr int64_t kMostBias = int64_t(1) << 29;
+  auto fused = fused_of(p);
+  while (fused && fused->bias_batch * fused->bias_heads * fused->bias_queries <= kMostBias / p.keys) {
+    if (const auto bytes = device::prepare_attention(context.dnn(), context.stream(), *fused))
+      return Prepared{*fused, *bytes};
+    if (fused->bias_queries == fused->queries || fused->bias_batch == 0) break;
+    fused->bias_queries = fused->queries;  // it may have an engine for this alone
+  }
+  return std::nullopt;
 }
 
 // Whether the mask is a bias as the library reads it.
@@ -210,10 +227,10 @@ template <class T>
 bool is_bias(const Attend& p, const FusedAttention& fused) {
   const AttentionMask& mask = p.mask;
   const auto lies = [](int64_t stride, int64_t count, int64_t wanted) { return count == 1 || stride == wanted; };
-  const int64_t head = p.queries * p.keys;
+  const int64_t head = fused.bias_queries * p.keys;
   return !mask.boolean && !is_limited(p) && mask.least >= kForUnseen<T> && mask.keys >= p.keys &&
-         lies(mask.key, p.keys, 1) && lies(mask.query, p.queries, p.keys) && lies(mask.head, fused.bias_heads, head) &&
-         lies(mask.batch, fused.bias_batch, fused.bias_heads * head) &&
+         lies(mask.key, p.keys, 1) && lies(mask.query, fused.bias_queries, p.keys) &&
+         lies(mask.head, fused.bias_heads, head) && lies(mask.batch, fused.bias_batch, fused.bias_heads * head) &&
          device::is_pack_aligned<device::pack_size<T>()>(static_cast<const T*>(mask.data));
 }
 
@@ -227,31 +244,29 @@ MaskBias make_bias(Context& context, const Attend& p, const FusedAttention& fuse
   if (bias.is_made) return bias;
   const int64_t rows = blind_shape(bias.shape).count();
   device::block_kernel<NoShared>(context.stream(), {rows, p.keys > 2048 ? 256 : 64},
-                                 MakeBias<T>{view, static_cast<T*>(bias.data), bias.blind, Divider(p.queries, rows),
+                                 MakeBias<T>{view, static_cast<T*>(bias.data), bias.blind, Divider(bias.shape[2], rows),
                                              Divider(fused.bias_heads, rows), is_limited(p)});
   return bias;
 }
 
 template <class T>
 bool run(Context& context, const Attend& p) {
-  const auto fused = fused_of(p);
-  if (!fused) return false;
-  const auto workspace_bytes = device::prepare_attention(context.dnn(), context.stream(), *fused);
-  if (!workspace_bytes) return false;
-
+  const auto prepared = prepare(context, p);
+  if (!prepared) return false;
+  const auto& [fused, workspace_bytes] = *prepared;
   const VisibleKeys& visible = p.visible;
   const bool masked = p.mask.data != nullptr;
   const VisibleKeysView<T> view(p, context.fault());
   device::AttentionAddresses addresses{.q = p.q.data, .k = p.k.data, .v = p.v.data, .y = const_cast<void*>(p.y.data)};
   const bool* blind = nullptr;
-  if (masked && is_bias<T>(p, *fused)) {
+  if (masked && is_bias<T>(p, fused)) {
     addresses.bias = p.mask.data;
   } else if (masked) {
-    const MaskBias bias = make_bias(context, p, *fused, view);
+    const MaskBias bias = make_bias(context, p, fused, view);
     addresses.bias = bias.data;
     if (p.mask.least == kAnyNumber && !p.mask.sees) blind = bias.blind;
   }
-  if (fused->has_lengths) {
+  if (fused.has_lengths) {
     auto* const of_queries = static_cast<int32_t*>(context.scratch(size_t(p.batch) * sizeof(int32_t)));
     auto* const of_keys = static_cast<int32_t*>(context.scratch(size_t(p.batch) * sizeof(int32_t)));
     device::for_each_index(context.stream(), p.batch,
@@ -260,16 +275,18 @@ bool run(Context& context, const Attend& p) {
     addresses.key_lengths = of_keys;
   }
   if (p.is_cache && visible.has_lengths()) clear_behind(context, p, view);
-  const Context::Cleared workspace = *workspace_bytes <= kAttentionClears
-                                         ? context.cleared_scratch(*workspace_bytes)
-                                         : Context::Cleared{context.scratch(*workspace_bytes), false};
-  device::run_attention(context.dnn(), context.stream(), *fused, addresses, workspace.at, workspace.is_cleared);
+  const Context::Cleared workspace = workspace_bytes <= kAttentionClears
+                                         ? context.cleared_scratch(workspace_bytes)
+                                         : Context::Cleared{context.scratch(workspace_bytes), false};
+  device::run_attention(context.dnn(), context.stream(), fused, addresses, workspace.at, workspace.is_cleared);
   if (blind || may_be_blind(visible, p.queries, p.keys)) {
     const int64_t rows = p.batch * p.heads * p.queries;
-    device::for_each_index(context.stream(), rows,
-                           ClearBlindRows<T>{view, blind, fused->bias_batch > 1 ? fused->bias_heads * p.queries : 0,
-                                             fused->bias_heads > 1 ? p.queries : 0, p.y, Divider(p.queries, rows),
-                                             Divider(p.heads, rows), int(p.value_size)});
+    const auto stride = [](int64_t count, int64_t below) { return count > 1 ? below : 0; };
+    device::for_each_index(
+        context.stream(), rows,
+        ClearBlindRows<T>{view, blind, stride(fused.bias_batch, fused.bias_heads * fused.bias_queries),
+                          stride(fused.bias_heads, fused.bias_queries), stride(fused.bias_queries, 1), p.y,
+                          Divider(p.queries, rows), Divider(p.heads, rows), int(p.value_size)});
   }
   return true;
 }
@@ -285,11 +302,12 @@ bool attend_dnn(Context& context, const Attend& problem) {
 
 Shape dnn_bias_shape(Context& context, const Attend& problem) {
   if (!problem.mask.data || !suits(problem)) return Shape{0};
-  const auto fused = fused_of(problem);
-  if (!fused || !device::prepare_attention(context.dnn(), context.stream(), *fused)) return Shape{0};
+  const auto prepared = prepare(context, problem);
+  if (!prepared) return Shape{0};
+  const FusedAttention& fused = prepared->fused;
   bool is_there = false;
-  dispatch(TypeList<Half, BFloat16>{}, problem.type, [&]<class T> { is_there = is_bias<T>(problem, *fused); });
-  return is_there ? Shape{0} : bias_shape_of(*fused);
+  dispatch(TypeList<Half, BFloat16>{}, problem.type, [&]<class T> { is_there = is_bias<T>(problem, fused); });
+  return is_there ? Shape{0} : bias_shape_of(fused);
 }
 
 }  // namespace encore::ops

@@ -340,15 +340,16 @@ struct AttendShort {
 };
 
 // Of a block: one for as many keys as it has at a time or, if the blocks are not all there at once then, for twice as
-// many. None if they never are, or not of large heads: a library's kernel waits less often for rows that are read
-// again.
+// many. None if they never are, or are many, or not of large heads: a library's kernel waits less often for rows that
+// are read again.
 int warps_for(int64_t blocks, int64_t keys, int64_t size, int64_t multiprocessors) {
   const bool large = size > 64;
   const int64_t at_once = large ? 16 : 32, room = size > 32 ? 8 : 16;  // warps of a multiprocessor
+  const int64_t many = size > 32 ? 2 : room;                           // blocks of it
   const int64_t most = std::min<int64_t>((keys + at_once - 1) / at_once, kMostWarps);
-  for (const int64_t warps : {most, large ? most : (most + 1) / 2})
-    if (blocks <= multiprocessors * (room / warps)) return int(warps);
-  return 0;
+  if (blocks <= multiprocessors * (room / most)) return int(most);
+  const int64_t half = (most + 1) / 2;
+  return !large && blocks <= multiprocessors * std::min(room / half, many) ? int(half) : 0;
 }
 int warps_for(const Context& context, const Attend& p) {
   const int64_t tiles = (p.queries + kRows - 1) / kRows;
