@@ -37,7 +37,11 @@ class Workspace {
 // How often something is used, of late.
 class Heat {
  public:
-  void add(uint64_t now) { value_ = at(now) + 1, since_ = now; }
+  double add(uint64_t now) {  // which was used so often before
+    const double before = at(now);
+    value_ = before + 1, since_ = now;
+    return before;
+  }
   double at(uint64_t now) const;
 
  private:

@@ -19,9 +19,9 @@ int64_t longer_length(int64_t length, size_t bytes) {
 }
 
 // Of an input's axis; none if it isn't there.
-std::optional<int64_t> length_of(ops::Context& run, const InputAxis& at) {
-  const Tensor* const input = run.find_input(at.input);
-  return input && at.axis < input->shape.rank() ? std::optional(input->shape[at.axis]) : std::nullopt;
+std::optional<int64_t> length_of(const Outlines& inputs, const InputAxis& at) {
+  const auto& input = inputs[size_t(at.input)];
+  return input && at.axis < std::ssize(input->dims) ? std::optional(input->dims[size_t(at.axis)]) : std::nullopt;
 }
 
 Longer longer_input(const Tensor& input, const InputAxis& at, int64_t length) {
@@ -40,27 +40,27 @@ const Longer* find_longer(const std::vector<Longer>& longer, int input) {
   return found == longer.end() ? nullptr : &*found;
 }
 
-int64_t Growth::length_in(ops::Context& run) const {
-  const auto length = length_of(run, dim_.masks[0]);
-  const auto is_same = [&](const InputAxis& mask) { return length_of(run, mask) == length; };
+int64_t Growth::length_in(const Outlines& inputs) const {
+  const auto length = length_of(inputs, dim_.masks[0]);
+  const auto is_same = [&](const InputAxis& mask) { return length_of(inputs, mask) == length; };
   return length && std::ranges::all_of(dim_.masks, is_same) ? *length : 0;
 }
 
-int64_t Growth::room_in(ops::Context& run) const {
+int64_t Growth::room_in(const Outlines& inputs) const {
   int64_t room = dim_.room;
-  for (const InputAxis& at : dim_.rooms) room = std::min(room, length_of(run, at).value_or(0));
+  for (const InputAxis& at : dim_.rooms) room = std::min(room, length_of(inputs, at).value_or(0));
   return room;
 }
 
-bool Growth::is_prompt(ops::Context& run, int64_t length) const {
+bool Growth::is_prompt(const Outlines& inputs, int64_t length) const {
   return length <= dim_.fresh || std::ranges::any_of(dim_.news, [&](const InputAxis& at) {
-           return length <= length_of(run, at).value_or(length);
+           return length <= length_of(inputs, at).value_or(length);
          });
 }
 
-void Growth::lengthen(ops::Context& run, std::vector<Longer>& longer) {
-  const int64_t length = length_in(run);
-  if (length == 0 || is_prompt(run, length)) return;
+void Growth::lengthen(ops::Context& run, const Outlines& inputs, std::vector<Longer>& longer) {
+  const int64_t length = length_in(inputs);
+  if (length == 0 || is_prompt(inputs, length)) return;
   if (first_ == 0) first_ = length;
   if (!grows_ && !(grows_ = length != first_)) return;
   size_t bytes = 0;
@@ -70,7 +70,7 @@ void Growth::lengthen(ops::Context& run, std::vector<Longer>& longer) {
     if (input.count() == 0 || find_longer(longer, mask.input)) return;
     bytes += input.bytes();
   }
-  const int64_t made = std::min(room_in(run), longer_length(length, bytes));
+  const int64_t made = std::min(room_in(inputs), longer_length(length, bytes));
   if (made < length || bytes / size_t(length) > kMostStagedBytes / size_t(made)) return;
   for (const InputAxis& mask : dim_.masks) longer.push_back(longer_input(*run.find_input(mask.input), mask, made));
   lengths_.insert(made);

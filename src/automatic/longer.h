@@ -1,5 +1,6 @@
 // Inputs that are made longer, where no output tells: so that those which grow from run to run need few graphs.
 #pragma once
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -23,20 +24,23 @@ struct Longer {
 // Null if that input stays as it is.
 const Longer* find_longer(const std::vector<Longer>& longer, int input);
 
+// Of a run's inputs; none where one is absent.
+using Outlines = std::vector<std::optional<ops::Context::Outline>>;
+
 // A dimension that grows, and what has become of it.
 class Growth {
  public:
   explicit Growth(ops::GrowingDim dim) : dim_(std::move(dim)) {}
 
   // Adds the inputs that are to be longer in this run: none before there have been two lengths.
-  void lengthen(ops::Context& run, std::vector<Longer>& longer);
+  void lengthen(ops::Context& run, const Outlines& inputs, std::vector<Longer>& longer);
   const std::string& name() const { return dim_.name; }
   const std::set<int64_t>& lengths() const { return lengths_; }  // that there have been instead
 
  private:
-  int64_t length_in(ops::Context& run) const;  // of all masks, or 0
-  int64_t room_in(ops::Context& run) const;
-  bool is_prompt(ops::Context& run, int64_t length) const;
+  int64_t length_in(const Outlines& inputs) const;  // of all masks, or 0
+  int64_t room_in(const Outlines& inputs) const;
+  bool is_prompt(const Outlines& inputs, int64_t length) const;
 
   ops::GrowingDim dim_;
   int64_t first_ = 0;

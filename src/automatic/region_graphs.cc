@@ -21,6 +21,7 @@ namespace {
 using ops::Tensor;
 
 constexpr size_t kMostKeys = 1024;
+constexpr size_t kUsualWords = 5;                             // of an input in a key: its rank and dimensions
 constexpr size_t kMostEvents = 8192, kMostEventsOfNode = 32;  // of scratch, in what is planned and captured
 constexpr size_t kMostSightings = 8;
 constexpr const char* kHeldBack = "captures are held back (ep.cuda.captures=hold)";
@@ -63,20 +64,22 @@ void RegionGraphs::run(ops::Context& outer) {
   std::shared_ptr<const Known> known;
   bool goes_by_steps = false, has_room = false;  // the latter for outputs and scratch ahead
   try {
-    if (!growths_.empty() && store_.captures()) lengthen(run);
-    for (int i = 0; i < outer.input_count(); ++i) {
-      const Tensor* const input = outer.find_input(i);
-      const Longer* const longer = run.longer.empty() ? nullptr : run.find_longer(size_t(i));
-      const ops::Shape* const shape = longer ? &longer->tensor.shape : input ? &input->shape : nullptr;
-      run.key.push_back(shape ? shape->rank() : -1);
-      if (shape) run.key.insert(run.key.end(), shape->dims().begin(), shape->dims().end());
+    Outlines inputs;
+    inputs.reserve(size_t(outer.input_count()));
+    for (int i = 0; i < outer.input_count(); ++i) inputs.push_back(outer.find_outline(i));
+    if (!growths_.empty() && store_.captures()) lengthen(run, inputs);
+    for (const Longer& longer : run.longer) inputs[size_t(longer.input)]->dims = longer.tensor.shape.dims();
+    run.key.reserve(kUsualWords * inputs.size());
+    run.at.reserve(inputs.size() + size_t(outer.output_count()));
+    for (const auto& input : inputs) {
+      run.key.push_back(input ? std::ssize(input->dims) : -1);
+      if (input) run.key.insert(run.key.end(), input->dims.begin(), input->dims.end());
       run.at.push_back(input ? input->data : nullptr);
     }
     {
       const std::lock_guard lock(mutex_);
       Shapes& shapes = find(run.key, run.now);
-      run.heat = shapes.heat.at(run.now);
-      shapes.heat.add(run.now);
+      run.heat = shapes.heat.add(run.now);
       known = shapes.known;
       goes_by_steps = shapes.is_too_long;
     }
@@ -86,7 +89,7 @@ void RegionGraphs::run(ops::Context& outer) {
     }
     has_room = known && store_.has_room(known->record.output_bytes + known->plan().bytes(), run.now);
     for (int i = 0; has_room && store_.captures() && i < outer.output_count(); ++i)
-      run.at.push_back(known->is_made_ahead(size_t(i)) ? outer.output(i, *known->record.outputs[size_t(i)]).data
+      run.at.push_back(known->is_made_ahead(size_t(i)) ? outer.output_address(i, *known->record.outputs[size_t(i)])
                                                        : nullptr);
   } catch (const Error&) {
     return program_.run(outer);  // the node inside that wants it fails, and has its name in the error
@@ -97,10 +100,10 @@ void RegionGraphs::run(ops::Context& outer) {
   store_.captures() ? run_with(run, known) : run_as_planned(run, *known, &RegionReport::refused);
 }
 
-void RegionGraphs::lengthen(Run& run) {
+void RegionGraphs::lengthen(Run& run, const Outlines& inputs) {
   const std::lock_guard lock(mutex_);
   if (!refusal_.empty()) return;
-  for (Growth& growth : growths_) growth.lengthen(run.outer, run.longer);
+  for (Growth& growth : growths_) growth.lengthen(run.outer, inputs, run.longer);
   counts_.grown += !run.longer.empty();
 }
 
@@ -156,16 +159,18 @@ void RegionGraphs::run_with(const Run& run, const std::shared_ptr<const Known>& 
 }
 
 RegionGraphs::Shapes& RegionGraphs::find(const Key& key, uint64_t now) {
-  if (const auto found = shapes_.find(key); found != shapes_.end()) return found->second;
+  if (latest_ && latest_->first == key) return latest_->second;  // sooner than by its hash
+  if (const auto found = shapes_.find(key); found != shapes_.end()) return (latest_ = &*found)->second;
   if (shapes_.size() >= kMostKeys) {
     std::vector<double> heats;
     for (const auto& [other, shapes] : shapes_) heats.push_back(shapes.heat.at(now));
     std::ranges::nth_element(heats, heats.begin() + kMostKeys / 2);
     const double median = heats[kMostKeys / 2];
+    latest_ = nullptr;
     std::erase_if(shapes_,
                   [&](const auto& one) { return one.second.replays.empty() && one.second.heat.at(now) <= median; });
   }
-  return shapes_[key];
+  return (latest_ = &*shapes_.try_emplace(key).first)->second;
 }
 
 // Whether a run on the stream had its large tensors there. Notes which of the small ones move.
@@ -237,7 +242,7 @@ std::shared_ptr<RegionGraphs::Replay> RegionGraphs::find_replay(Shapes& shapes, 
     if (replay->copies - replay->spare != std::ssize(run.longer)) continue;  // it copies otherwise
     bool fits = true;
     for (size_t i = 0; i < at.size() && fits; ++i)
-      fits = replay->staged[i] || replay->at[i] == at[i] || known.bytes[i] == 0;
+      fits = replay->at[i] == at[i] || replay->staged[i] || known.bytes[i] == 0;
     if (fits && (!best || replay->copies < best->copies)) best = replay;
     moved |= !fits;
   }

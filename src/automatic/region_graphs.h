@@ -133,7 +133,7 @@ class RegionGraphs {
   void note_too_long(Shapes& shapes);
 
   static bool is_replaced(const Replay& replay, const Replay& by, const Known& known);
-  void lengthen(Run& run);
+  void lengthen(Run& run, const Outlines& inputs);
   void keep(const std::shared_ptr<Replay>& replay, const Run& run, const Known& known);
   void run_with(const Run& run, const std::shared_ptr<const Known>& shared);
   void record(const Run& run);
@@ -165,7 +165,8 @@ class RegionGraphs {
   mutable std::mutex mutex_;  // guards the rest
   std::vector<Growth> growths_;
   std::unordered_map<Key, Shapes, Hash> shapes_;
-  std::string refusal_;  // for good, and why
+  std::pair<const Key, Shapes>* latest_ = nullptr;  // of them
+  std::string refusal_;                             // for good, and why
   RegionReport counts_;
 };
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -91,8 +92,19 @@ class Context {
   virtual int output_count() const = 0;
   // Null if the optional input is absent.
   virtual const Tensor* find_input(int i) = 0;
+  // Where an input is, and its dimensions: what tells whether a graph fits, and is sooner to be had than a tensor.
+  struct Outline {
+    void* data;
+    std::span<const int64_t> dims;
+  };
+  virtual std::optional<Outline> find_outline(int i) {
+    const Tensor* const input = find_input(i);
+    return input ? std::optional(Outline{input->data, input->shape.dims()}) : std::nullopt;
+  }
   // Makes output `i`; an output that nobody wants has a null `data` if optional (see wants_output).
   virtual Tensor output(int i, const Shape& shape) = 0;
+  // The same, of which only the address matters.
+  virtual void* output_address(int i, const Shape& shape) { return output(i, shape).data; }
   // The same; it may be the memory of an input that has as many elements. What it holds then is as it was.
   virtual Tensor output_in_place(int i, const Shape& shape, int /*input*/) { return output(i, shape); }
   virtual bool wants_output(int i) const = 0;  // a node may not even have a slot for it

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <numeric>
 
 #include "device/conditional.h"
@@ -335,6 +336,52 @@ TEST_F(RegionGraphsTest, WhatComesAgainIsCapturedAndThenReplayed) {
   EXPECT_EQ(graphs.report().captures, 1);
   EXPECT_EQ(graphs.report().replays, 3);
   EXPECT_EQ(graphs.report().graphs, 1u);
+}
+
+// Tells where tensors are, and counts who wants more.
+class OutlinedRun final : public OneRun {
+ public:
+  OutlinedRun(memory::Arena& arena, device::StreamRef stream, DeviceArray<float>& x, DeviceArray<float>& y)
+      : OneRun(arena, stream, x, y), dims_{int64_t(x.size())}, x_{x.data(), dims_}, y_(y.data()) {}
+  OutlinedRun(const OutlinedRun&) = delete;
+  const Tensor* find_input(int i) override {
+    ++tensors;
+    return OneRun::find_input(i);
+  }
+  Tensor output(int i, const Shape& shape) override {
+    ++tensors;
+    return OneRun::output(i, shape);
+  }
+  std::optional<Outline> find_outline(int) override { return x_; }
+  void* output_address(int, const Shape&) override { return y_; }
+  int tensors = 0;
+
+ private:
+  const std::array<int64_t, 1> dims_;
+  const Outline x_;
+  void* const y_;
+};
+
+TEST_F(RegionGraphsTest, AReplayAsksForNoTensors) {
+  DeviceArray<float> x(100, 0), y(100, 0), few(3, 0), few_more(3, 0);
+  const auto tensors_of = [&](DeviceArray<float>& in, DeviceArray<float>& out) {
+    OutlinedRun run(*arena, stream, in, out);
+    graphs.run(run);
+    return run.tensors;
+  };
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_GT(tensors_of(x, y), 0);
+    EXPECT_GT(tensors_of(few, few_more), 0);
+  }
+  for (int i = 0; i < 3; ++i) {
+    x.upload(stream, std::vector<float>(100, float(i)));
+    few.upload(stream, std::vector<float>(3, float(-i)));
+    EXPECT_EQ(tensors_of(x, y), 0);
+    EXPECT_EQ(tensors_of(few, few_more), 0);
+    EXPECT_EQ(y.download(stream), std::vector<float>(100, float(i + 3)));
+    EXPECT_EQ(few_more.download(stream), std::vector<float>(3, float(3 - i)));
+  }
+  EXPECT_EQ(graphs.report().replays, 6);
 }
 
 TEST_F(RegionGraphsTest, WhatTakesAsManyStepsAsLongLoopsDoIsLeftToGraphsInside) {

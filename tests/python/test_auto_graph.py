@@ -85,6 +85,41 @@ def test_the_same_buffers(session, expected):
     assert report(session)["staged"] == 0
 
 
+def bound_as(session, rows, pointers):
+    """A run with so many rows of x and y, which are at these places of the device."""
+    memory = encore_session.capi.OrtDevice(1, 0, encore_session.NVIDIA, 0)
+    binding = session.io_binding()
+    binding._iobinding.bind_input("x", memory, FLOAT, [rows, WIDTH], pointers["x"])
+    binding._iobinding.bind_output("y", memory, FLOAT, [rows, WIDTH], pointers["y"])
+    session.run_with_iobinding(binding)
+
+
+def test_other_shapes_at_the_same_places(session, expected):
+    x, y = encore_session.on_device(some(9)), encore_session.on_device(np.zeros((9, WIDTH), FLOAT))
+    for seed in range(5):
+        x.update_inplace(some(9, seed))
+        for rows in (9, 4, 1, 4):
+            y.update_inplace(np.zeros((9, WIDTH), FLOAT))
+            bound_as(session, rows, {"x": x.data_ptr(), "y": y.data_ptr()})
+            equal(y.numpy()[:rows], expected(some(9, seed)[:rows]))
+            assert not y.numpy()[rows:].any()
+    told = report(session)
+    assert told["keys"] == 3 and told["replays"] >= 12, told
+
+
+@pytest.mark.parametrize("wrong", ["x", "y"])
+def test_a_pointer_to_host_memory_is_found_between_replays(session, expected, wrong):
+    x, y = encore_session.on_device(some(4)), encore_session.on_device(np.zeros((4, WIDTH), FLOAT))
+    pointers, on_host = {"x": x.data_ptr(), "y": y.data_ptr()}, np.zeros((4, WIDTH), FLOAT)
+    for seed in range(6):
+        x.update_inplace(some(4, seed))
+        bound_as(session, 4, pointers)
+        equal(y.numpy(), expected(some(4, seed)))
+        with pytest.raises(Exception, match=f"0 \\('{wrong}'\\) was bound as device memory, but its address"):
+            bound_as(session, 4, {**pointers, wrong: on_host.ctypes.data})
+    assert report(session)["replays"] >= 4
+
+
 def test_fresh_buffers_each_time(session, expected):
     kept = []
     for seed in range(8):

@@ -23,12 +23,10 @@ bool knows_addresses() { return device::backend() == std::string_view("virtual")
 }  // namespace
 
 void NodeValue::check_address(const void* address, const char* what, int i) const {
-  if (address == seen.load(std::memory_order_relaxed)) return;
   if (device::place_of(address) == device::Place::host)
     fail(Code::invalid_input, what, " ", i, " ('", name, "') was bound as device memory, but its address, ", address,
          ", is none of the device's; bind what is on the host as 'cpu', or copy it first "
          "(OrtValue.ortvalue_from_numpy(x, 'cuda'))");
-  seen.store(address, std::memory_order_relaxed);
 }
 
 Node::Node(Ep& ep, const NodeInfoBase& info, std::vector<bool> constants)
@@ -53,29 +51,39 @@ Node::Node(Ep& ep, const NodeInfoBase& info, std::vector<bool> constants)
   }
 }
 
+TensorView Node::view_of_input(const OrtValue* value, int i) const {
+  try {
+    return view_of(value);
+  } catch (const OrtError& error) {
+    fail(Code::invalid_input, "input ", i, " ('", inputs[size_t(i)].name,
+         "') has no tensor; if it is the model's, was it bound? ", error.what());
+  }
+}
+
 Tensor Node::input(const OrtValue* value, int i) const {
   const NodeValue& known = inputs[size_t(i)];
   const bool on_host = host_inputs[size_t(i)];
-  try {
-    const Tensor tensor = tensor_of(value, on_host ? Where::host : Where::device);
-    if (const char* const wrong = misplaced(ort().ep->Value_GetMemoryDevice(value), on_host))
-      fail(Code::internal, "onnxruntime left input ", i, " ('", known.name, "') ", wrong,
-           "; an Identity before it may help");
-    if (is_missing(tensor.data) && tensor.count() > 0) fail_without_memory(text("input ", i, " ('", known.name, "')"));
-    if (!on_host && known.may_be_bound && tensor.count() > 0) known.check_address(tensor.data, "input", i);
-    return tensor;
-  } catch (const OrtError& error) {
-    fail(Code::invalid_input, "input ", i, " ('", known.name, "') has no tensor; if it is the model's, was it bound? ",
-         error.what());
-  }
+  const TensorView view = view_of_input(value, i);
+  const Tensor tensor{type_of(view.type), on_host ? Where::host : Where::device, ops::Shape(view.dims), view.data};
+  if (known.was_at(tensor.data)) return tensor;
+  if (const char* const wrong = misplaced(ort().ep->Value_GetMemoryDevice(value), on_host))
+    fail(Code::internal, "onnxruntime left input ", i, " ('", known.name, "') ", wrong,
+         "; an Identity before it may help");
+  if (tensor.count() == 0) return tensor;
+  if (is_missing(tensor.data)) fail_without_memory(text("input ", i, " ('", known.name, "')"));
+  if (!on_host && known.may_be_bound) known.check_address(tensor.data, "input", i);
+  known.seen.store(tensor.data, std::memory_order_relaxed);
+  return tensor;
 }
 
 Tensor Node::output(const OrtValue* value, int i) const {
   const NodeValue& known = outputs[size_t(i)];
   const bool on_host = host_outputs[size_t(i)];
   const Tensor tensor = tensor_of(value, on_host ? Where::host : Where::device);
-  if (is_missing(tensor.data) && tensor.count() > 0) fail_without_memory(text("output ", i, " ('", known.name, "')"));
-  if (!on_host && known.may_be_bound && tensor.count() > 0) known.check_address(tensor.data, "output", i);
+  if (known.was_at(tensor.data) || tensor.count() == 0) return tensor;
+  if (is_missing(tensor.data)) fail_without_memory(text("output ", i, " ('", known.name, "')"));
+  if (!on_host && known.may_be_bound) known.check_address(tensor.data, "output", i);
+  known.seen.store(tensor.data, std::memory_order_relaxed);
   return tensor;
 }
 
@@ -83,7 +91,6 @@ KernelRun::KernelRun(const Node& node, OrtKernelContext* context) : node_(node),
   void* handle = nullptr;
   check(ort().api->KernelContext_GetGPUComputeStream(context, &handle));
   stream_ = node.ep.compute_stream(handle, context);
-  if (node.input_count > int(few_.size())) many_.resize(size_t(node.input_count));
   profiled_.begin(node, stream_);
 }
 
@@ -93,12 +100,18 @@ KernelRun::~KernelRun() {
   for (void* block : more_scratch_) node_.ep.arena().free(block);
 }
 
+const OrtValue* KernelRun::find_value(int i) const {
+  const OrtValue* value = nullptr;
+  if (i >= 0 && i < node_.input_count) check(ort().api->KernelContext_GetInput(context_, size_t(i), &value));
+  return value;
+}
+
 const Tensor* KernelRun::find_input(int i) {
   if (i < 0 || i >= node_.input_count) return nullptr;
+  if (node_.input_count > int(few_.size())) many_.resize(size_t(node_.input_count));
   std::optional<Tensor>& slot = many_.empty() ? few_[size_t(i)] : many_[size_t(i)];
   if (!slot) {
-    const OrtValue* value = nullptr;
-    check(ort().api->KernelContext_GetInput(context_, size_t(i), &value));
+    const OrtValue* const value = find_value(i);
     if (!value) return nullptr;
     slot = node_.input(value, i);
     if (!node_.constant_inputs[size_t(i)]) memory::PoolScope::note(slot->data);
@@ -106,9 +119,33 @@ const Tensor* KernelRun::find_input(int i) {
   return &*slot;
 }
 
-Tensor KernelRun::output(int i, const ops::Shape& shape) {
+std::optional<ops::Context::Outline> KernelRun::find_outline(int i) {
+  const OrtValue* const value = find_value(i);
+  if (!value) return std::nullopt;
+  const TensorView view = node_.view_of_input(value, i);
+  if (!node_.inputs[size_t(i)].was_at(view.data)) return Context::find_outline(i);
+  if (!node_.constant_inputs[size_t(i)]) memory::PoolScope::note(view.data);
+  return Outline{view.data, view.dims};
+}
+
+OrtValue* KernelRun::make(int i, const ops::Shape& shape) const {
   OrtValue* value = nullptr;
   check(ort().api->KernelContext_GetOutput(context_, size_t(i), shape.dims().data(), shape.dims().size(), &value));
+  return value;
+}
+
+void* KernelRun::output_address(int i, const ops::Shape& shape) {
+  OrtValue* const value = make(i, shape);
+  if (!value) return nullptr;
+  void* address = nullptr;
+  check(ort().api->GetTensorMutableData(value, &address));
+  if (!node_.outputs[size_t(i)].was_at(address)) address = node_.output(value, i).data;
+  memory::PoolScope::note(address);
+  return address;
+}
+
+Tensor KernelRun::output(int i, const ops::Shape& shape) {
+  OrtValue* const value = make(i, shape);
   if (!value) return {ops::Type::undefined, Where::device, shape, nullptr};
   const Tensor made = node_.output(value, i);
   memory::PoolScope::note(made.data);

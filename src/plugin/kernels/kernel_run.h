@@ -19,8 +19,9 @@ namespace encore::plugin {
 struct NodeValue {
   std::string name;
   bool may_be_bound = false;                        // the application may have said where it is
-  mutable std::atomic<const void*> seen = nullptr;  // an address that was found to be the device's
+  mutable std::atomic<const void*> seen = nullptr;  // an address that was found to be on the right side
 
+  bool was_at(const void* address) const { return address && address == seen.load(std::memory_order_relaxed); }
   // Refuses an address of the host that was bound as the device's.
   void check_address(const void* address, const char* what, int i) const;
 };
@@ -34,7 +35,8 @@ struct Node : NamedNode {
   Node(Ep& ep, const NodeInfoBase& info, std::vector<bool> constants);
 
   // Views. onnxruntime's plan is not trusted, and what was bound neither: on the wrong side a tensor's address means
-  // nothing, and where memory could not be had there is none.
+  // nothing, and where memory could not be had there is none. Where a tensor was before it is not looked at again.
+  TensorView view_of_input(const OrtValue* value, int i) const;
   ops::Tensor input(const OrtValue* value, int i) const;
   ops::Tensor output(const OrtValue* value, int i) const;
 };
@@ -54,12 +56,17 @@ class KernelRun final : public ops::Context {
   device::Dnn& dnn() override { return node_.ep.dnn(); }
   device::FaultRef fault() override { return {node_.ep.faults().of(stream_), node_.fault_number}; }
   const ops::Tensor* find_input(int i) override;
+  std::optional<Outline> find_outline(int i) override;
   ops::Tensor output(int i, const ops::Shape& shape) override;
+  void* output_address(int i, const ops::Shape& shape) override;
   void* scratch(size_t bytes) override;
   void give_back(void* scratch) override;
   void read_back(void* host, const void* device, size_t bytes) override;
 
  private:
+  const OrtValue* find_value(int i) const;
+  OrtValue* make(int i, const ops::Shape& shape) const;
+
   const Node& node_;
   OrtKernelContext* context_;
   ops::StreamRef stream_;

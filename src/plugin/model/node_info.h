@@ -13,7 +13,13 @@
 
 namespace encore::plugin {
 
-// A view of an OrtValue that holds a dense tensor; throws Error{not_supported} for anything else.
+// What onnxruntime has in an OrtValue that holds a dense tensor; throws OrtError for anything else.
+struct TensorView {
+  ONNXTensorElementDataType type;
+  std::span<const int64_t> dims;
+  void* data;
+};
+TensorView view_of(const OrtValue* value);
 ops::Tensor tensor_of(const OrtValue* value, ops::Where where);
 // onnxruntime numbers the newest types otherwise than ONNX. Undefined: a type that Encore does not know.
 ops::Type type_of(ONNXTensorElementDataType type);
