@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "device/device.h"
 #include "device/error.h"
 #include "device/gone.h"
 #include "device/graph.h"
@@ -49,7 +50,8 @@ struct Staging::State {
     for (Slot& slot : slots) {
       if (!slot.pinned) continue;
       try {
-        device::RelaxedCapture relaxed;
+        const device::Current current(device);
+        const device::RelaxedCapture relaxed;
         slot.last.synchronize();
         device::free_pinned(slot.pinned);
       } catch (const std::exception& e) {
@@ -154,6 +156,7 @@ void check_not_capturing(device::StreamRef stream) {
 template <class State>
 void note_failure(Lease<State>& lease, device::StreamRef stream) noexcept {
   try {
+    const device::Current current(stream.device());
     lease.note(stream);
   } catch (const std::exception&) {  // then nothing is on its way any more
   }
@@ -307,6 +310,7 @@ bool Staging::Downloads::has_room(const Staging& staging, device::StreamRef stre
 void Staging::Downloads::finish() {
   if (!batch_) return;
   const std::unique_ptr<Batch> batch = std::move(batch_);
+  const device::Current current(batch->stream.device());
   batch->lease.note(batch->stream);
   {
     device::RelaxedCapture relaxed;

@@ -369,6 +369,8 @@ TEST(VirtualDevices, AreCounted) {
   EXPECT_NE(describe(0).pci_bus_id, describe(1).pci_bus_id);
   {
     Stream stream(1);
+    EXPECT_ERROR(stream.ref().synchronize(), Code::internal);  // CUDA would start device 0 for this thread
+    const Current current(1);
     DeviceArray<int> far(std::vector<int>{1, 2}, 1), near(2, 0);
     const size_t free_before = memory_info(1).free_bytes;
     void* more = allocate(1, 1000);

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "device/default_stream.h"
+#include "device/device.h"
 #include "device/memory.h"
 #include "device/virtual/stream_state.h"
 
@@ -24,6 +25,7 @@ StreamRef stream_of(void* native) { return {native, virtual_gpu::state_of({nativ
 template <class Call>
 int fenced(const char* name, const Call& call) noexcept {
   try {
+    const Current any(virtual_gpu::current_device());  // a program's threads have one, or start what they like
     call();
     return 0;
   } catch (const std::exception& e) {

@@ -82,7 +82,8 @@ std::string why_none() {
                         : all_known().why_not(capability, "this one");
 }
 
-thread_local int current = 0;
+constexpr int kNone = -1;
+thread_local int current = kNone;
 
 }  // namespace
 
@@ -117,7 +118,13 @@ void delay() {
   std::this_thread::sleep_for(std::chrono::microseconds(std::uniform_int_distribution<int64_t>(0, most)(random)));
 }
 
-int current_device() { return current; }
+int current_device() { return std::max(current, 0); }
+
+void check_starts_nothing(int device) {
+  if (device != 0 && current == kNone)
+    fail(Code::internal, "CUDA would start device 0 for a thread that has no current device, and means device ",
+         device);
+}
 
 void check_device(int device) {
   check_not_forked();

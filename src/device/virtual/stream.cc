@@ -81,7 +81,9 @@ StreamState& state_of(StreamRef stream) {
   check_not_forked();
   check_not_gone();
   if (!stream) fail(Code::internal, "no stream was given");
-  return *static_cast<StreamState*>(stream.native());
+  StreamState& state = *static_cast<StreamState*>(stream.native());
+  check_starts_nothing(state.device);
+  return state;
 }
 
 void submit(StreamRef ref, NodeKind kind, std::string_view name, std::function<void()> run) {

@@ -74,6 +74,8 @@ void submit(StreamRef stream, NodeKind kind, std::string_view name, std::functio
 // Throws Error{no_device} for a device that does not exist.
 void check_device(int device);
 int current_device();  // the calling thread's
+// Whether a call that is about the device makes CUDA start another one, as it does for a thread that has none yet.
+void check_starts_nothing(int device);
 // Keeps this library loaded, because threads run its code. Called before the first one starts.
 void stay_loaded();
 
