@@ -32,6 +32,15 @@ SHAPES = [
 ]
 ARITHMETIC = ["Add", "Sub", "Mul", "Div"]
 ORDERS = ["Greater", "GreaterOrEqual", "Less", "LessOrEqual"]
+IN_ORDER = {
+    "Equal": np.equal,
+    "Greater": np.greater,
+    "GreaterOrEqual": np.greater_equal,
+    "Less": np.less,
+    "LessOrEqual": np.less_equal,
+    "Max": np.maximum,
+    "Min": np.minimum,
+}
 
 
 def of(dtype, *shape, low=-3.0, high=3.0):
@@ -259,7 +268,7 @@ def test_prelu(slope, dtype):
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint32", "uint64"])
 def test_prelu_of_integers(dtype):
     x, slope = of(dtype, 5, 37, low=-9, high=9), of(dtype, 37, low=-3, high=3)
-    wrapped = [np.array([np.iinfo(dtype).min, 7], dtype), np.array([3, 3], dtype)]
+    wrapped = [np.array([np.iinfo(dtype).min, np.iinfo(dtype).max, 7], dtype), np.array([3, 3, 3], dtype)]
     for given in ([x, slope], wrapped):
         check(Case("PRelu", given, dtype=dtype, opset=16, reference=lambda x, slope: [np.where(x < 0, x * slope, x)]))
 
@@ -268,15 +277,17 @@ def test_prelu_of_integers(dtype):
 @pytest.mark.parametrize("op", ["Equal", *ORDERS])
 def test_comparisons(op, dtype):
     a, b = of(dtype, 5, 37, low=-2, high=2), of(dtype, 5, 37, low=-2, high=2)
-    f = {
-        "Equal": np.equal,
-        "Greater": np.greater,
-        "GreaterOrEqual": np.greater_equal,
-        "Less": np.less,
-        "LessOrEqual": np.less_equal,
-    }[op]
     b[:2] = a[:2]
-    check(Case(op, [a, b], dtype=dtype, opset=16, reference=lambda a, b: [f(a, b)]))
+    check(Case(op, [a, b], dtype=dtype, opset=16, reference=lambda a, b: [IN_ORDER[op](a, b)]))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("op", [*ORDERS, "Max", "Min"])
+def test_the_ends_of_integers_in_order(op, dtype):
+    info = np.iinfo(dtype)
+    a, b = np.meshgrid(*[np.array([info.min, info.max, 0, 1, info.max // 2 + 1], dtype)] * 2)
+    inputs = [a.reshape(-1), b.reshape(-1)]
+    check(Case(op, inputs, dtype=dtype, opset=16, reference=lambda a, b: [IN_ORDER[op](a, b)]))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -347,13 +358,12 @@ def test_variadic_floats(op, dtype):
 @pytest.mark.parametrize("dtype", INTEGERS)
 @pytest.mark.parametrize("op", ["Max", "Min"])
 def test_variadic_integers(op, dtype):
-    f = {"Max": np.maximum, "Min": np.minimum}[op]
     check(
         Case(
             op,
             [of(dtype, 3, 37, low=-50, high=50), of(dtype, 37, low=-50, high=50)],
             dtype=dtype,
-            reference=lambda a, b: [f(a, b)],
+            reference=lambda a, b: [IN_ORDER[op](a, b)],
         )
     )
 

@@ -31,13 +31,12 @@ class EarlyBroadcast {
   std::optional<int64_t> axis_;
 };
 
-// F is a functor for any two Compute<T>, T of List. Out is the output's type if it is not T.
+// F is a functor for any two Compute<T>, T of List, or has one for each: of<T>(). Out is the output's type if it is not
+// T.
 template <class F, class List, class Out = void>
 class Binary : public Op {
  public:
-  explicit Binary(const NodeInfo& node) : early_(node) {
-    if constexpr (std::is_constructible_v<F, const NodeInfo&>) f_ = F(node);
-  }
+  explicit Binary(const NodeInfo& node) : early_(node), f_(made_of(node)) {}
   void run(Context& context) const override {
     const Tensor &a = context.input(0), &b = context.input(1);
     require(a.type == b.type, "inputs have types ", device::name(a.type), " and ", device::name(b.type));
@@ -48,11 +47,25 @@ class Binary : public Op {
     const Type type = kIsSignless<List> ? as_unsigned(a.type) : a.type;
     dispatch(List{}, type, [&]<class T> {
       using Result = std::conditional_t<std::is_void_v<Out>, T, Out>;
-      transform_broadcast<Result, T, T>(context.stream(), shape, y.data, f, {{a.shape, a.data}, {b_shape, b.data}});
+      const auto launch = [&](auto f) {
+        transform_broadcast<Result, T, T>(context.stream(), shape, y.data, f, {{a.shape, a.data}, {b_shape, b.data}});
+      };
+      if constexpr (kHasOneForEach)
+        launch(f.template of<T>());
+      else
+        launch(f);
     });
   }
 
  private:
+  static constexpr bool kHasOneForEach = requires(F f) { f.template of<float>(); };
+  static F made_of([[maybe_unused]] const NodeInfo& node) {
+    if constexpr (std::is_constructible_v<F, const NodeInfo&>)
+      return F(node);
+    else
+      return F();
+  }
+
   EarlyBroadcast early_;
   F f_;
 };

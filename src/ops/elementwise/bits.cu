@@ -9,22 +9,16 @@
 namespace encore::ops {
 namespace {
 
-struct BothBits {
+// BitwiseAnd, BitwiseOr and BitwiseXor share their kernels.
+struct Bitwise {
+  uint64_t of_both, of_one;  // all bits or none: what comes of bits that both have, and of those that one has
+  Bitwise() = default;
+  explicit Bitwise(const NodeInfo& node)
+      : of_both(node.op_type() == "BitwiseXor" ? 0 : ~uint64_t(0)),
+        of_one(node.op_type() == "BitwiseAnd" ? 0 : ~uint64_t(0)) {}
   template <class T>
   DEVICE_FN T operator()(T a, T b) const {
-    return T(a & b);
-  }
-};
-struct EitherBit {
-  template <class T>
-  DEVICE_FN T operator()(T a, T b) const {
-    return T(a | b);
-  }
-};
-struct OneBit {
-  template <class T>
-  DEVICE_FN T operator()(T a, T b) const {
-    return T(a ^ b);
+    return T((a & b & T(of_both)) | ((a ^ b) & T(of_one)));
   }
 };
 
@@ -73,12 +67,11 @@ class BitCast : public Op {
   }
 };
 
-template <class F>
 OpRow bits_row(const char* name) {
   return {.name = name,
           .since = 18,
           .types = {in(0, kIntegers)},
-          .make = make<Binary<F, UnsignedList>>,
+          .make = make<Binary<Bitwise, UnsignedList>>,
           .may_reuse = {{0, 0}, {1, 0}}};
 }
 
@@ -89,9 +82,9 @@ std::vector<OpRow> bits_rows() {
   OpRow unsigned_shift = binary_row<Shifted, UnsignedList>("BitShift", 11, kUnsigned);
   unsigned_shift.until = 27;
   return {
-      bits_row<BothBits>("BitwiseAnd"),
-      bits_row<EitherBit>("BitwiseOr"),
-      bits_row<OneBit>("BitwiseXor"),
+      bits_row("BitwiseAnd"),
+      bits_row("BitwiseOr"),
+      bits_row("BitwiseXor"),
       {.name = "BitwiseNot", .since = 18, .types = {in(0, kIntegers)}, .make = make<BitwiseNot>, .may_reuse = {{0, 0}}},
       unsigned_shift,
       binary_row<Shifted, UnsignedList>("BitShift", 28, kIntegers),

@@ -22,6 +22,24 @@ struct Total {
   }
 };
 
+// Integers as their bits: they are compared with the bit of their sign, if they have one, flipped.
+struct ExtremeOfWords : scalar::Extreme {
+  bool is_signed;
+  static ExtremeOfWords of(const NodeInfo& node) {
+    return {scalar::Extreme::of(node), kSigned.has(node.input_type(0))};
+  }
+  static ExtremeOfWords at_end(ExtremeOfWords f, int) { return f; }
+  template <class T>
+  DEVICE_FN T combine(T a, T b) const {
+    if constexpr (std::is_integral_v<T>) {
+      const T flip = T(T(is_signed) << (8 * sizeof(T) - 1));
+      return T(Extreme::combine(T(a ^ flip), T(b ^ flip)) ^ flip);
+    } else {
+      return Extreme::combine(a, b);
+    }
+  }
+};
+
 template <class F>
 struct Combined {
   F f;
@@ -49,7 +67,7 @@ class Variadic : public Op {
       shape = broadcast(shape, context.input(i).shape);
     }
     const Tensor y = context.output(0, shape);
-    dispatch(List{}, type, [&]<class T> {
+    dispatch(List{}, kIsSignless<List> ? as_unsigned(type) : type, [&]<class T> {
       // What has been combined so far; in the output, if that holds it.
       using Partial = typename F::template Partial<T>;
       constexpr bool kInPlace = std::is_same_v<Partial, T>;
@@ -90,8 +108,8 @@ OpRow variadic_row(const char* name, Types types) {
 
 std::vector<OpRow> variadic_rows() {
   return {
-      variadic_row<scalar::Extreme, NumberList>("Max", kNumbers),
-      variadic_row<scalar::Extreme, NumberList>("Min", kNumbers),
+      variadic_row<ExtremeOfWords, WordList>("Max", kNumbers),
+      variadic_row<ExtremeOfWords, WordList>("Min", kNumbers),
       variadic_row<Total, FloatList>("Sum", kFloats),
       variadic_row<Total, FloatList>("Mean", kFloats),
   };

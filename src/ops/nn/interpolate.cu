@@ -244,15 +244,17 @@ void interpolate(StreamRef stream, const ResizeRule& rule, std::span<const Resiz
   int seen = 0;
   for (const ResizeDim& dim : dims) (dim.resized ? how.dims[seen++] : kept[seen]) = dim;
   if (!dims.back().resized) {
-    constexpr int kPack = device::pack_size<T>(), kMany = kTaps == 2 ? 4 : 1;
-    const int64_t packs = dims.back().out.divisor() / kPack;
-    if (kResized > 2 || dims.back().out.divisor() % kPack != 0 || !device::is_pack_aligned<kPack>(x.as<const T>()) ||
-        !device::is_pack_aligned<kPack>(y.as<T>()))
-      interpolate_packs<1, 1>(stream, how, kept, x, y, row_width);
-    else if (packs % kMany == 0 && planes_of_a_thread(stream, y.count() / kPack / packs, packs) >= kMany)
-      interpolate_packs<kPack, kMany>(stream, how, kept, x, y, row_width);
-    else
-      interpolate_packs<kPack, 1>(stream, how, kept, x, y, row_width);
+    if constexpr (kResized <= 2) {
+      constexpr int kPack = device::pack_size<T>(), kMany = kTaps == 2 ? 4 : 1;
+      const int64_t packs = dims.back().out.divisor() / kPack;
+      if (dims.back().out.divisor() % kPack == 0 && device::is_pack_aligned<kPack>(x.as<const T>()) &&
+          device::is_pack_aligned<kPack>(y.as<T>())) {
+        if (packs % kMany == 0 && planes_of_a_thread(stream, y.count() / kPack / packs, packs) >= kMany)
+          return interpolate_packs<kPack, kMany>(stream, how, kept, x, y, row_width);
+        return interpolate_packs<kPack, 1>(stream, how, kept, x, y, row_width);
+      }
+    }
+    interpolate_packs<1, 1>(stream, how, kept, x, y, row_width);
   } else {
     interpolate_planes(stream, how, kept, x, y);
   }

@@ -108,14 +108,14 @@ struct SoftmaxRows {
               C values[kPack];
               row.take(values, kept[t].at[k], first);
               UNROLL for (int j = 0; j < kPack; ++j) {
-                const C power = log ? power_of<T>(values[j] - top[t]) : power_below<T>(values[j], top[t]);
+                const C power = logs() ? power_of<T>(values[j] - top[t]) : power_below<T>(values[j], top[t]);
                 all += power;
                 if constexpr (kKeepsPowers)
                   if constexpr (decltype(keeps)::value) kept[t].at[k][j] = power;
               }
             });
           };
-          if (log)
+          if (logs())
             add_powers(std::false_type{});
           else
             add_powers(std::bool_constant<kKeepsPowers>{});
@@ -135,7 +135,7 @@ struct SoftmaxRows {
         });
       };
       const C shift = top[t];
-      if (log) {
+      if (logs()) {
         const C log_sum = std::log(sum[t]);
         write([&](C value) { return value - shift - log_sum; });
       } else {
@@ -149,6 +149,8 @@ struct SoftmaxRows {
   }
 
  private:
+  DEVICE_FN bool logs() const { return !kAdds && log; }
+
   struct Row {
     const T *x, *addend = nullptr;
     DEVICE_FN Row(const SoftmaxRows& kernel, const Teams& teams, const Block& b, const Shared& s, int t)

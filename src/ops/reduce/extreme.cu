@@ -15,6 +15,7 @@ using device::Compute;
 template <class T>
 struct Extreme {
   static constexpr int kBatch = 4;
+  static constexpr Runs kRuns = std::is_same_v<T, bool> ? Runs::all : Runs::ragged;
   static constexpr bool kPlaces = false;
   using In = T;
   using Out = T;

@@ -6,6 +6,7 @@
 //   Acc merge(Acc, Acc)                 associative
 //   Out finish(Acc)
 //   kBatch                              packs a thread asks for before it waits for the first; 1 where `take` is long
+//   kRuns                               which rows of neighbours it has, if reduce_rows() has the others
 #pragma once
 #include <algorithm>
 
@@ -19,6 +20,20 @@ using device::Block;
 using device::NoShared;
 using device::Pack;
 using device::PerThread;
+
+// Rows of neighbours. Kernels leave out what they never meet.
+enum class Runs {
+  all,
+  ragged,  // short ones that are not made of whole packs
+  huge     // those of kIntCap values or more
+};
+template <class F>
+constexpr Runs runs_of() {
+  if constexpr (requires { F::kRuns; })
+    return F::kRuns;
+  else
+    return Runs::all;
+}
 
 // Finished to `y`, or, where outputs are too few to fill the GPU and each is split, into parts[split * outputs +
 // output], which a second launch merges (merge_parts.h).

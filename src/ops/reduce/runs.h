@@ -21,6 +21,10 @@ struct ReduceRuns {
   using Together = Team<kLanes>;
   static constexpr int kPack = device::pack_size<In>(), kBatch = F::kBatch == 1 ? 1 : kPack > 8 ? 2 : 8;
   static constexpr int kMaxThreads = 1024;  // what registers are to leave room for: several blocks
+  // Of runs by themselves: a block has none that is short, a warp none that is huge.
+  static constexpr Runs kRuns = runs_of<F>();
+  static constexpr bool kHasShort = kLanes != 0 && kRuns != Runs::huge;
+  static constexpr bool kHasLong = kRuns == Runs::all || (kLanes == 0 && kRuns == Runs::huge);
 
   const In* x;
   Results<F> results;
@@ -50,7 +54,14 @@ struct ReduceRuns {
     const int lane = Together::lane(t), lanes = Together::size(b);
     if constexpr (!kAll)
       if (reduced.rank != 0) return of_runs(from, split, lane, lanes);
-    return aligned || packs > kMostShort ? of_one_run(from, split, lane, lanes) : of_short_run(from, lane, lanes);
+    if constexpr (kHasLong && kHasShort)
+      return aligned || packs > kMostShort ? of_one_run(from, split, lane, lanes) : of_short_run(from, lane, lanes);
+    else if constexpr (kHasLong)
+      return of_one_run(from, split, lane, lanes);
+    else if constexpr (kHasShort)
+      return of_short_run(from, lane, lanes);
+    else
+      return f.zero();  // of a run of no values
   }
 
   DEVICE_FN Acc of_one_run(const In* from, int64_t split, int lane, int lanes) const {
@@ -256,9 +267,9 @@ void reduce_short_runs(StreamRef stream, const typename F::In* x, typename F::Ou
     device::block_kernel<typename Kernel::Shared>(stream, {(outputs + even - 1) / even, Kernel::kThreads},
                                                   Kernel{x, y, outputs, run, even, f});
   };
-  if (aligned)
-    launch.template operator()<8, true>();
-  else if (run <= 8 || (most >= Alone::kTeams && run % Alone::kPack != 0))  // else they would lie in the same banks
+  if constexpr (runs_of<F>() != Runs::ragged)
+    if (aligned) return launch.template operator()<8, true>();
+  if (run <= 8 || (most >= Alone::kTeams && run % Alone::kPack != 0))  // else they would lie in the same banks
     launch.template operator()<1, false>();
   else
     launch.template operator()<4, false>();
@@ -276,7 +287,7 @@ Results<F> reduce_runs(Context& context, const ReducePlan& plan, const typename 
   const int64_t in_run = (plan.run + (aligned || in_places ? 1 : 2) * (kPack - 1)) / kPack;
   const int64_t packs = plan.reduced_count() == 0 ? 0 : checked_product(plan.reduced.count, in_run);
   const bool neighbours = plan.reduced.rank == 0 && plan.kept.rank <= 1;
-  if constexpr (!kAll)
+  if constexpr (!kAll && runs_of<F>() != Runs::huge)
     if (neighbours && 0 < packs && packs <= 32 && results.outputs > 1) {
       reduce_short_runs(stream, x, results.y, results.outputs, int(plan.run), aligned, f);
       return results;
