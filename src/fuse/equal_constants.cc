@@ -1,10 +1,12 @@
 // Constants that hold the same, as each layer's tables of cosines and sines do where these were computed ahead: they
 // are one, and so may be what reads them.
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <tuple>
 
 #include "fuse/passes.h"
+#include "fuse/shape_symbols.h"
 
 namespace encore::fuse {
 namespace {
@@ -19,10 +21,12 @@ Look look_of(const Tensor& constant) {
   return {constant.type, {dims.begin(), dims.end()}, std::string(static_cast<const char*>(constant.data), bytes)};
 }
 
-// Single numbers are no matter.
-bool is_one_of_many(const Value& value) {
+// Other steps' weights are theirs to change. Single numbers are no matter.
+bool is_table(const Match& match, int v) {
+  const Value& value = match.value(v);
   return value.constant && !value.is_output && value.constant->count() > 1 &&
-         device::size_bits(value.constant->type) % 8 == 0;
+         device::size_bits(value.constant->type) % 8 == 0 && !match.readers(v).empty() &&
+         std::ranges::all_of(match.readers(v), [&](int s) { return match.is_there(s) && broadcasts(match.node(s)); });
 }
 
 }  // namespace
@@ -30,7 +34,7 @@ bool is_one_of_many(const Value& value) {
 void share_constants(Match& match) {
   std::map<Look, std::vector<int>> known;
   for (int v = 0; v < int(match.plan().values.size()); ++v) {
-    if (!is_one_of_many(match.value(v)) || match.readers(v).empty()) continue;
+    if (!is_table(match, v)) continue;
     const Tensor& own = *match.value(v).constant;
     std::vector<int>& alike = known[look_of(own)];
     const auto is_same = [&](int other) {

@@ -223,7 +223,7 @@ void drop_repetition(Match& match, int step);
 // Likewise numbers that are multiplied by one, or to which nothing is added. Norms may have such rows, and are found by
 // them.
 void drop_neutral(Match& match, int step);
-// Constants of the same type, shape and contents are one.
+// Operands of elementwise steps that are constants of the same type, shape and contents are one.
 void share_constants(Match& match);
 // What is computed twice from the same values.
 void share_result(Match& match, int second);

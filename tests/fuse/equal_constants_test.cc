@@ -40,6 +40,7 @@ TEST(EqualConstants, OthersStay) {
   stays("second: f16[2] = [1, 2]", "second: f16[2] = [1, 3]");
   stays("second: f16[2] = [1, 2]", "second: bf16[2] = [1, 2]");
   stays("second: f16[2] = [1, 2]", "second: f16[1, 2] = [1, 2]");
+  stays("Mul(y, second)", "RMSNormalization(y, second)");
   std::string long_one = "[1", other = "[1";
   for (int i = 0; i < 99; ++i) long_one += ", 0", other += i == 98 ? ", 1" : ", 0";
   std::string text = replaced(kTables, "first: f16[2] = [1, 2]", "first: f16[100] = " + long_one + "]");
