@@ -95,7 +95,8 @@ void join_embeddings(Match& match, int norm) {
   if (!is_norm_of_rows(match, norm)) return;
   const Step& step = match.step(norm);
   const int x = step.inputs[0];
-  if (match.value(step.inputs[1]).type != match.value(x).type) return;
+  const Type of_scale = match.value(step.inputs[1]).type;
+  if (of_scale != match.value(x).type && of_scale != Type::f32) return;
   Search search(match, norm);
   if (!search.run()) return;
   const bool is_centred = match.is(norm, "LayerNormalization");

@@ -16,7 +16,7 @@ def opening(make_model, kind, width, summands, norm="LayerNormalization", ids="i
     random = np.random.default_rng(0)
     of_ids = helper.np_dtype_to_tensor_dtype(np.dtype(ids))
 
-    def constant(name, *shape):
+    def constant(name, *shape, kind=kind):
         constants.append(numpy_helper.from_array(random.standard_normal(shape).astype(KINDS[kind]), name))
         return name
 
@@ -33,8 +33,15 @@ def opening(make_model, kind, width, summands, norm="LayerNormalization", ids="i
     if "places" in summands:
         nodes.append(helper.make_node("Add", [constant("places", 1, length, width), x], ["with_places"], "add_places"))
         x = "with_places"
-    rows = [constant("gamma", width)] + ([constant("beta", width)] if norm == "LayerNormalization" else [])
-    nodes.append(helper.make_node(norm, [x, *rows], ["y"], "norm", epsilon=1e-5))
+    if norm == "in float":
+        nodes.append(helper.make_node("Cast", [x], ["x.wide"], "to_float", to=TensorProto.FLOAT))
+        wide = constant("gamma", width, kind="float32")
+        nodes.append(helper.make_node("RMSNormalization", ["x.wide", wide], ["y.wide"], "norm", epsilon=1e-5))
+        of = helper.np_dtype_to_tensor_dtype(np.dtype(KINDS[kind]))
+        nodes.append(helper.make_node("Cast", ["y.wide"], ["y"], "back", to=of))
+    else:
+        rows = [constant("gamma", width)] + ([constant("beta", width)] if norm == "LayerNormalization" else [])
+        nodes.append(helper.make_node(norm, [x, *rows], ["y"], "norm", epsilon=1e-5))
     made = ["y", x] if "sum" in summands else ["y"]
     nodes += [helper.make_node("Cast", [one], [f"{one}.float"], f"{one}_float", to=TensorProto.FLOAT) for one in made]
     return make_model(nodes, inputs, {f"{one}.float": ["b", length, width] for one in made}, constants, opset=23)
@@ -54,6 +61,8 @@ CASES = [
     (7, ["kinds"], "RMSNormalization"),
     (5120, ["places"], "LayerNormalization"),
     (40000, [], "LayerNormalization"),
+    (256, ["scaled", "sum"], "in float"),
+    (9, ["places"], "in float"),
 ]
 
 

@@ -87,8 +87,8 @@ class EmbedLayerNorm : public Op {
         .rows = rows,
         .width = width,
         .terms = {picked(words, &ids, rows), picked(places, place_ids, places_repeat ? length : rows)},
-        .gamma = context.input(5).data,
-        .beta = context.input(6).data,
+        .gamma = {context.input(5).data, y.type},
+        .beta = {context.input(6).data, y.type},
         .sum = sum.data,
         .y = y.data,
         .epsilon = epsilon_};

@@ -32,8 +32,8 @@ class EmbeddingNorm : public Op {
     NormedEmbeddings norm{.rows = shape.count(0, shape.rank() - 1),
                           .width = shape.back(),
                           .terms = {},
-                          .gamma = gamma.data,
-                          .beta = beta ? beta->data : nullptr,
+                          .gamma = {gamma.data, gamma.type},
+                          .beta = beta ? AnyFloats{beta->data, beta->type} : AnyFloats(),
                           .y = nullptr,
                           .epsilon = epsilon_,
                           .centred = centred_,
@@ -48,7 +48,7 @@ class EmbeddingNorm : public Op {
     }
     norm.y = context.output(0, shape).data;
     if (context.wants_output(1)) norm.sum = context.output(1, shape).data;
-    normalize_embeddings(context, norm, gamma.type);
+    normalize_embeddings(context, norm, context.input(kFirst).type);
   }
 
  private:

@@ -37,7 +37,7 @@ struct NormalizeEmbeddings {
   };
 
   Term terms[kMostEmbeddings];
-  const T *gamma, *beta;
+  FloatsOr<T> gamma, beta;
   T *sum, *y;
   int64_t rows, width;
   C per_value, epsilon;
@@ -83,8 +83,9 @@ struct NormalizeEmbeddings {
     b.threads([&](int t, Shared&) {
       const C mean = mean_of(total[t]), scale = C(1) / std::sqrt(squares[t] * per_value + epsilon);
       each_pack(t, [&](const C(&values)[kPack], Index first) {
-        const auto factors = device::load_pack<kPack>(gamma + first, true);
-        const auto offsets = beta ? device::load_pack<kPack>(beta + first, true) : Pack<T, kPack>{};
+        const auto factors = gamma.template floats<kPack>(gamma.template raw<kPack>(first));
+        Pack<float, kPack> offsets{};
+        if (beta.data) offsets = beta.template floats<kPack>(beta.template raw<kPack>(first));
         store(y + teams.index(t) * width + first,
               [&](int j) { return (values[j] - mean) * scale * C(factors.at[j]) + C(offsets.at[j]); });
       });
@@ -149,32 +150,22 @@ void normalize_embeddings(Context& context, const NormedEmbeddings& norm, Type t
       return device::is_pack_aligned<kWide>(static_cast<const T*>(data));
     };
     for (const EmbeddingTerm& term : norm.terms) whole = whole && is_aligned(term.table);
-    for (const void* data :
-         {norm.gamma, norm.beta, static_cast<const void*>(norm.sum), static_cast<const void*>(norm.y)})
-      whole = whole && is_aligned(data);
-    spread_over_teams<void, kWide, true>(
-        context.stream(), norm.rows, norm.width, whole, [&]<class How>(device::Blocks grid) {
-          using Kernel = NormalizeEmbeddings<T, How>;
-          Kernel kernel{{},
-                        static_cast<const T*>(norm.gamma),
-                        static_cast<const T*>(norm.beta),
-                        static_cast<T*>(norm.sum),
-                        static_cast<T*>(norm.y),
-                        norm.rows,
-                        norm.width,
-                        C(1) / C(norm.width),
-                        C(norm.epsilon),
-                        norm.centred,
-                        norm.rounds,
-                        norm.counts_from_end,
-                        context.fault()};
-          for (int i = 0; i < kMostEmbeddings; ++i) {
-            const EmbeddingTerm& term = norm.terms[size_t(i)];
-            kernel.terms[i] = {static_cast<const T*>(term.table), term.count, term.ids,
-                               Divider(term.repeats, norm.rows), C(term.factor)};
-          }
-          device::block_kernel<typename Kernel::Shared>(context.stream(), grid, kernel);
-        });
+    whole = whole && is_aligned(norm.sum) && is_aligned(norm.y) && FloatsOr<T>::has_packs(norm.gamma) &&
+            (!norm.beta.data || FloatsOr<T>::has_packs(norm.beta));
+    spread_over_teams<void, kWide,
+                      true>(context.stream(), norm.rows, norm.width, whole, [&]<class How>(device::Blocks grid) {
+      using Kernel = NormalizeEmbeddings<T, How>;
+      Kernel kernel{
+          {},          {norm.gamma},         {norm.beta},          static_cast<T*>(norm.sum), static_cast<T*>(norm.y),
+          norm.rows,   norm.width,           C(1) / C(norm.width), C(norm.epsilon),           norm.centred,
+          norm.rounds, norm.counts_from_end, context.fault()};
+      for (int i = 0; i < kMostEmbeddings; ++i) {
+        const EmbeddingTerm& term = norm.terms[size_t(i)];
+        kernel.terms[i] = {static_cast<const T*>(term.table), term.count, term.ids, Divider(term.repeats, norm.rows),
+                           C(term.factor)};
+      }
+      device::block_kernel<typename Kernel::Shared>(context.stream(), grid, kernel);
+    });
   });
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 #include <array>
 
+#include "ops/elementwise/any_floats.h"
 #include "ops/index/indices.h"
 #include "ops/op.h"
 
@@ -20,11 +21,11 @@ struct EmbeddingTerm {
   float factor = 1;
 };
 
-// All have one type.
+// All have one type, but for gamma and beta, which may be float.
 struct NormedEmbeddings {
   int64_t rows, width;
   std::array<EmbeddingTerm, kMostEmbeddings> terms;  // without a table there is none, nor any behind it
-  const void *gamma, *beta;                          // rows; beta may be null
+  AnyFloats gamma, beta;                             // rows; beta may be null
   void* sum = nullptr;
   void* y;
   double epsilon;
