@@ -59,6 +59,12 @@ bool are_alike(const Match& match, int x, size_t readings_of_x, int y) {
   return columns % ops::kGateColumns == 0 && columns == columns_of(match, b) && can_join(match, a, b);
 }
 
+// Whether a program of elementwise steps reads both where they lie, and nothing has to cut them apart.
+bool are_parts_in_place(const Match& match, int x, int y) {
+  const auto is_part = [&](int v) { return part_of(match, v) && is_read_in_place(match, v); };
+  return match.plan().settings.fuses_elementwise && !match.plan().is_group && is_part(x) && is_part(y);
+}
+
 // The product of which both values, read so, are the halves, and the steps that cut it apart.
 struct Halves {
   int product;
@@ -126,7 +132,7 @@ void join_gate(Match& match, int first) {
         gated_product(match, with_columns(match, halves->product, alternating(*halves), outputs[0], is_gated)));
     steps.push_back(halves->product);
     steps.insert(steps.end(), halves->cuts.begin(), halves->cuts.end());
-  } else if (steps.size() > 1) {
+  } else if (steps.size() > 1 && !are_parts_in_place(match, x, y)) {
     made.push_back(match.plan().step({kFusions, "Gate"}, name, {x, y}, outputs));
     made.back().make = ops::make_gate;
   }

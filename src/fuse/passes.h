@@ -69,7 +69,7 @@ void pad_heads(Match& match, int attention);
 // The gates of language models, x * sigmoid(x) * y: Sigmoid, Mul and Mul, or Swish and Mul, become one step, which
 // reads x and y once; SwiGLU is one. If these are products of the same rows by constants, and nobody else reads them,
 // they come along: as one product by both constants, whose columns alternate, and which gates what it makes. So does
-// one product of which they are the halves.
+// one product of which they are the halves. Parts of something else are left to a program, which reads them in place.
 void join_gate(Match& match, int first);
 // The norms of language models, whose rows are multiplied by constants, quantized or not: norm and product become one
 // step, which norms few rows on the way. The product may be a gate's.
@@ -117,6 +117,8 @@ void join_rotation(Match& match, int sum);
 // A norm of groups of channels as Reshape, InstanceNormalization, Reshape, or of each channel as the second of these
 // alone, and what each channel is multiplied by and added to. What is between is in float.
 void join_group_norm(Match& match, int norm);
+// Rows of tables that ids pick, perhaps multiplied by a number, what is added to them, and the norm of the sum.
+void join_embeddings(Match& match, int norm);
 // Residual sums and the norms that read them: one step each, which gives the sum too.
 void join_residual(Match& match, int norm);
 
@@ -173,6 +175,13 @@ void fold_batch_norm(Match& match, int norm);
 void fold_batch_norm_ahead(Match& match, int norm);
 // A batch normalisation by constants that only an elementwise step reads is a product and a sum, which go with it.
 void open_batch_norm(Match& match, int norm);
+// A Clip that elementwise steps are around is Max and Min.
+void open_clip(Match& match, int clip);
+// What adds or takes away dimensions of one behind an elementwise step does so before it, so that it has the shape of
+// those behind.
+void move_unit_dims(Match& match, int reshape);
+// What a number selects along an axis for elementwise steps alone is a part of a Reshape.
+void cut_selections(Match& match);
 // Elementwise steps of one shape are one kernel (ops/elementwise/program.h), as many as fit in one.
 void join_elementwise(Match& match);
 // Pictures that are resized and put side by side along the last axis: each is made where it belongs.
@@ -208,6 +217,14 @@ void open_gather(Match& match, int gather);
 // Who reads what Identity makes, a Pad by nothing, a Slice of all, or a Resize to the same size, can read what it is
 // made of.
 void drop_identity(Match& match, int identity);
+// What is repeated for readers that broadcast anyway, and bools of which others that are constant leave one side as it
+// is: they read that.
+void drop_repetition(Match& match, int step);
+// Likewise numbers that are multiplied by one, or to which nothing is added. Norms may have such rows, and are found by
+// them.
+void drop_neutral(Match& match, int step);
+// Operands of elementwise steps that are constants of the same type, shape and contents are one.
+void share_constants(Match& match);
 // What is computed twice from the same values.
 void share_result(Match& match, int second);
 // What nobody reads.

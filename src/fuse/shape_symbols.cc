@@ -56,9 +56,9 @@ constexpr std::string_view kSameShape[] = {"Abs",
                                            "Tanh",
                                            "ThresholdedRelu",
                                            "Trilu"};
-constexpr std::string_view kBroadcasting[] = {"Add",  "And",         "Div",  "Equal", "Greater", "GreaterOrEqual",
-                                              "Less", "LessOrEqual", "Max",  "Min",   "Mul",     "Or",
-                                              "Pow",  "Sub",         "Where"};
+constexpr std::string_view kBroadcasting[] = {"Add",  "And",         "Div",   "Equal", "Greater", "GreaterOrEqual",
+                                              "Less", "LessOrEqual", "Max",   "Min",   "Mul",     "Or",
+                                              "Pow",  "Sub",         "Where", "Xor"};
 
 // Nothing if a number is none of a shape's: it would stand for a name.
 std::optional<Dims> as_symbols(const Dims& numbers) {
@@ -93,6 +93,12 @@ bool are_numbers(const Dims& dims) {
 std::optional<size_t> counted_from_first(int64_t axis, size_t rank) {
   if (axis < 0) axis += int64_t(rank);
   return axis < 0 || axis >= int64_t(rank) ? std::nullopt : std::optional(size_t(axis));
+}
+
+// Version 7 is the first that broadcasts as today.
+bool broadcasts(const NodeInfo& info) {
+  return info.domain().empty() && info.since_version() >= 7 &&
+         std::ranges::find(kBroadcasting, std::string_view(info.op_type())) != std::end(kBroadcasting);
 }
 
 size_t clamped(int64_t at, size_t size) {
@@ -151,8 +157,7 @@ std::optional<Dims> ShapeSymbols::made_by(const Step& step, size_t output) const
   };
   if (step.inputs.empty() || step.inputs[0] < 0) return std::nullopt;
   if (is_one_of(kSameShape)) return dims(step.inputs[0]);
-  // Version 7 is the first that broadcasts as today.
-  if (is_one_of(kBroadcasting) && info.since_version() >= 7) return broadcast(step);
+  if (broadcasts(info)) return broadcast(step);
   if (is_onnx(info, "MatMul")) return product(step);
   if (is_onnx(info, "Gemm")) return product_of_matrices(step);
   if (is_onnx(info, "Range")) return counted(step);

@@ -12,6 +12,8 @@ using Dims = std::vector<int64_t>;
 bool are_numbers(const Dims& dims);
 // The axis from 0 on; none if it is out of range.
 std::optional<size_t> counted_from_first(int64_t axis, size_t rank);
+// Whether the operator broadcasts its inputs to what it makes.
+bool broadcasts(const NodeInfo& info);
 // Where a Slice begins or ends.
 size_t clamped(int64_t at, size_t size);
 

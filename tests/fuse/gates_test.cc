@@ -74,6 +74,25 @@ TEST(Gates, ColumnsAlternate) {
   EXPECT_EQ(float(both->as<device::Half>()[8]), 11);
 }
 
+// A product with a bias is none that gates.
+constexpr const char* kParts = R"(in rows: f16[n, 4]
+const w: f16[4, 16]
+const b: f16[16]
+p: f16[n, 16] = MatMul(rows, w)
+both: f16[n, 16] = Add(p, b)
+x: f16[n, 8], up: f16[n, 8] = Split(both) {axis = 1, num_outputs = 2}
+s: f16[n, 8] = Sigmoid(x)
+silu: f16[n, 8] = Mul(x, s)
+y: f16[n, 8] = Mul(silu, up)
+out y
+)";
+
+TEST(Gates, PartsAreReadInPlaceByAProgram) {
+  EXPECT_EQ(after("gates", kParts), text_of(plan_from(kParts)));
+  const std::string made = after("gates", replaced(kParts, "out y", "z: f16[n, 8] = Softmax(up)\nout y\nout z"));
+  EXPECT_NE(made.find("encore.Gate(x, up)"), made.npos) << made;
+}
+
 void expect_gate_alone(const std::string& text) {
   const std::string made = after("gates", text);
   EXPECT_NE(made.find("encore.Gate(x, up)"), made.npos) << made;
@@ -129,7 +148,11 @@ TEST(Gates, HalvesOfOneProductComeAlong) {
 }
 
 TEST(Gates, OtherHalvesStayOutside) {
-  const auto stays = [](const char* part, const char* by) { expect_gate_alone(replaced(kHalves, part, by)); };
+  const auto stays = [](const char* part, const char* by) {
+    const std::string made = after("gates", replaced(kHalves, part, by));
+    EXPECT_NE(made.find("both: f16[n, 16] = MatMul(rows, w)"), made.npos) << made;
+    EXPECT_NE(made.find(" = Split(both"), made.npos) << made;
+  };
   stays("out y", "out y\nout both");
   stays("out y", "out y\nout up");
   stays("out y", "z = Relu(x)\nout y\nout z");

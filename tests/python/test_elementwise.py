@@ -156,6 +156,73 @@ def test_one_buffer_as_input_and_output(make_model, heads):
         )
 
 
+def mask_of_heads(make_model, of):
+    """What language models add to scores for a mask of padding."""
+    constants = [
+        numpy_helper.from_array(np.asarray(value), name)
+        for name, value in {"zero": np.float16(0), "low": np.float16(-65504), "axes": np.array([1, 2])}.items()
+    ]
+    nodes = [
+        helper.make_node("Cast", ["mask"], ["seen"], "see", to=TensorProto.BOOL),
+        helper.make_node("Unsqueeze", ["seen", "axes"], ["of_heads"], "of_heads"),
+        helper.make_node("Where", ["of_heads", "zero", "low"], ["y"], "choose"),
+    ]
+    return make_model(nodes, {"mask": (["b", "s"], of)}, {"y": (["b", 1, 1, "s"], TensorProto.FLOAT16)}, constants)
+
+
+def scaled_integers(make_model, of):
+    constants = [numpy_helper.from_array(np.float32(0.5), "scale")]
+    nodes = [
+        helper.make_node("Cast", ["mask"], ["float"], "count", to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["float", "scale"], ["half"], "scale"),
+        helper.make_node("Cast", ["mask"], ["small"], "narrow", to=TensorProto.FLOAT16),
+        helper.make_node("Cast", ["small"], ["wide"], "widen", to=TensorProto.FLOAT),
+        helper.make_node("Max", ["half", "wide"], ["y"], "larger"),
+    ]
+    return make_model(nodes, {"mask": (["b", "s"], of)}, {"y": ["b", "s"]}, constants)
+
+
+@pytest.mark.parametrize("compiled", [0, "now"])
+@pytest.mark.parametrize("build", [mask_of_heads, scaled_integers])
+@pytest.mark.parametrize("kind", ["int64", "int32", "uint8"])
+def test_integers_are_cast_with_what_follows(make_model, tmp_path, monkeypatch, kind, build, compiled):
+    monkeypatch.setenv("ENCORE_VIRTUAL_COMPILER", "g++")
+    model = build(make_model, helper.np_dtype_to_tensor_dtype(np.dtype(kind)))
+    joined = es.make_session(model, regions=1, auto_graph=1, compile_elementwise=compiled, dump_regions=tmp_path)
+    apart = es.make_session(model, regions=0, auto_graph=0)
+    plan = es.last_plan(tmp_path)
+    assert plan.count(" = encore.Elementwise(") == 1 and " = Cast(" not in plan, plan
+    random = np.random.default_rng(0)
+    numbers = np.array([0, 1, 2, 255, 65, 16777217, -3, 2**31 - 1, 2**40 + 1, -(2**63)]).astype(kind)
+    for shape in ((3, 8), (3, 8), (3, 8), (3, 7), (3, 7), (1, 1), (0, 4)):
+        fed = {"mask": random.choice(numbers, shape)}
+        np.testing.assert_array_equal(joined.run(None, fed)[0], apart.run(None, fed)[0])
+
+
+def test_clips_and_selections_are_read_and_done_in_place(make_model, tmp_path):
+    """As loops that an exporter has unrolled have them."""
+    numbers = {"low": np.float16(0), "high": np.float16(6), "first": np.array(0), "last": np.array(-1)}
+    constants = [numpy_helper.from_array(np.asarray(value), name) for name, value in numbers.items()]
+    nodes = [
+        helper.make_node("Gather", ["x", "first"], ["a"], "first_step", axis=1),
+        helper.make_node("Gather", ["x", "last"], ["b"], "last_step", axis=1),
+        helper.make_node("Mul", ["a", "b"], ["c"], "product"),
+        helper.make_node("Clip", ["c", "low", "high"], ["d"], "clip"),
+        helper.make_node("Sub", ["d", "a"], ["y"], "difference"),
+    ]
+    forms = {"x": (["b", 5, 12, 3], TensorProto.FLOAT16)}
+    model = make_model(nodes, forms, {"y": (["b", 12, 3], TensorProto.FLOAT16)}, constants)
+    joined = es.make_session(model, regions=1, auto_graph=1, dump_regions=tmp_path)
+    apart = es.make_session(model, regions=0, auto_graph=0)
+    plan = es.last_plan(tmp_path)
+    assert plan.count(" = encore.Elementwise(") == 1 and "Gather(" not in plan and "Clip(" not in plan, plan
+    for seed in range(3):
+        x = np.random.default_rng(seed).standard_normal((2, 5, 12, 3)).astype(np.float16) * 4
+        x.flat[::7] = -0.0
+        x.flat[3] = np.nan
+        np.testing.assert_array_equal(joined.run(None, {"x": x})[0], apart.run(None, {"x": x})[0])
+
+
 @pytest.mark.parametrize("kind", ["float16", "float32"])
 def test_limits_that_depend_on_any_infinity(make_model, tmp_path, kind):
     """T5's: where one element is infinite, all are limited to less."""

@@ -71,6 +71,7 @@ constexpr Row kRows[] = {
     {tanh_gelu, "tanh_gelu", 1, ""},  // Gelu, too
 };
 constexpr Types kComputed = kHalves | Types{Type::f32, Type::boolean};
+constexpr Types kCast = kComputed | Types{Type::u8, Type::i32, Type::i64};  // by way of float, as Cast does it
 
 const Row& row_of(ScalarFunction function) { return *std::ranges::find(kRows, function, &Row::function); }
 
@@ -212,8 +213,9 @@ int operands_of(ScalarFunction function) { return row_of(function).operands; }
 const char* name(ScalarFunction function) { return row_of(function).name; }
 
 std::optional<ScalarCall> scalar_call(const NodeInfo& node) {
+  const Types read = node.domain().empty() && node.op_type() == "Cast" ? kCast : kComputed;
   for (int i = 0; i < node.input_count(); ++i)
-    if (node.has_input(i) && !kComputed.has(node.input_type(i))) return std::nullopt;
+    if (node.has_input(i) && !read.has(node.input_type(i))) return std::nullopt;
   if (!kComputed.has(node.output_type(0))) return std::nullopt;
   if (node.domain() == kMicrosoft) return microsoft_call(node);
   if (!node.domain().empty()) return std::nullopt;

@@ -158,6 +158,7 @@ struct ElementwiseProgram {
 
   DEVICE_FN static void load(const Input& input, const char* from, Values* to) {
     if (!input.is_whole) {
+      if (input.log_bytes == 3) return load_wide(input, from, to);
       if (input.log_bytes == 1) return load_each<uint16_t>(input, from, to);
       return input.log_bytes == 0 ? load_each<uint8_t>(input, from, to) : load_each<uint32_t>(input, from, to);
     }
@@ -173,11 +174,18 @@ struct ElementwiseProgram {
     UNROLL for (int k = 0; k < kPack; ++k) bits[k] = reinterpret_cast<const Bits*>(from)[input.repeats ? 0 : k];
     memcpy(to, bits, sizeof bits);
   }
+  // What the file has no room for.
+  DEVICE_FN static void load_wide(const Input& input, const char* from, Values* to) {
+    UNROLL for (int k = 0; k < kPack; ++k) to->at[k] =
+        float(reinterpret_cast<const int64_t*>(from)[input.repeats ? 0 : k]);
+  }
   DEVICE_FN static void widen(const Input& input, Values* values) {
     switch (Type(input.type)) {
       case Type::f16: return widen_as<Half>(values);
       case Type::bf16: return widen_as<BFloat16>(values);
-      case Type::boolean: return widen_as<uint8_t>(values);
+      case Type::boolean:
+      case Type::u8: return widen_as<uint8_t>(values);
+      case Type::i32: return widen_as<int32_t>(values);
       default: return;
     }
   }

@@ -51,7 +51,8 @@ ProgramLayout::ProgramLayout(int pack, const IndexSpace& space, const std::vecto
       return reinterpret_cast<uintptr_t>(at) % uintptr_t(pack * bytes) == 0;
     };
     input.repeats = space.strides[0][k] == 0;
-    input.is_whole = !input.repeats && pack * bytes >= 4 && space.are_rows_aligned(k, pack) && is_aligned(input.data) &&
+    input.is_whole = !input.repeats && pack * bytes >= 4 && bytes <= 4 && space.are_rows_aligned(k, pack) &&
+                     is_aligned(input.data) &&
                      (input.join < 0 || std::ranges::all_of(join->pieces, is_aligned, &Join::Piece::data));
     if (space.is_flat(k) || space.is_single(k)) {
       input.way = space.is_flat(k) ? Way::flat : Way::single;

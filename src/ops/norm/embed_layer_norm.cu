@@ -1,126 +1,11 @@
 // EmbedLayerNormalization: the embeddings of a token's word, place and segment are added and the sum normalised.
-#include <cmath>
-
-#include "device/divide.h"
+#include "device/launch.h"
 #include "device/memory.h"
-#include "ops/dispatch.h"
-#include "ops/norm/rows.h"
+#include "ops/norm/normed_embeddings.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
 namespace {
-
-using device::Compute;
-using device::Divider;
-using device::FaultRef;
-using device::Pack;
-using device::PerThread;
-
-// Rows that are picked; without `ids`, the i-th of a sequence.
-struct Table {
-  const void* rows = nullptr;  // null: there is no such embedding
-  int64_t count = 0;
-  const int32_t* ids = nullptr;
-};
-
-template <class T, class How>
-struct NormalizeEmbeddings {
-  using Teams = RowTeams<T, How>;
-  using C = Compute<T>;
-  using Shared = typename Teams::Shared;
-  using Block = device::Block<Shared>;
-  using Index = typename Teams::Index;
-  static constexpr int kPack = How::kPack, kMaxThreads = Teams::kMaxThreads;
-
-  Table word, place, segment;
-  Divider by_places;  // after which place.ids repeat
-  const T *gamma, *beta;
-  T *sum, *y;
-  int64_t rows, width;
-  C per_value, epsilon;
-  FaultRef fault;
-
-  // The rows of a thread's token.
-  struct Token {
-    const T *word, *place, *segment;
-    DEVICE_FN void read(C (&values)[kPack], int64_t first) const {
-      const auto a = device::load_pack<kPack>(word + first, true), b = device::load_pack<kPack>(place + first, true);
-      UNROLL for (int j = 0; j < kPack; ++j) values[j] = C(a.at[j]) + C(b.at[j]);
-      if (!segment) return;
-      const auto c = device::load_pack<kPack>(segment + first, true);
-      UNROLL for (int j = 0; j < kPack; ++j) values[j] += C(c.at[j]);
-    }
-  };
-
-  DEVICE_FN void operator()(Block& b, const Shared&) const {
-    const Teams teams(b, y, y, rows, width);
-    PerThread<typename Teams::template KeptAs<C>, kMaxThreads> kept;
-    PerThread<Token, kMaxThreads> tokens;
-    const auto each_pack = [&](int t, auto f) {
-      teams.each(t, [&](int k, Index first) {
-        if constexpr (How::kKeep == 0) tokens[t].read(kept[t].at[k], first);
-        f(kept[t].at[k], first);
-      });
-    };
-    auto total = Teams::Together::reduce(
-        b, C(0),
-        [&](int t) {
-          C all = 0;
-          if (!teams.has_row(t)) return all;
-          tokens[t] = token(teams.index(t));
-          if constexpr (How::kKeep != 0)  // all are asked for before the first is needed
-            teams.each(t, [&](int k, Index first) { tokens[t].read(kept[t].at[k], first); });
-          each_pack(t, [&](const C(&values)[kPack], Index first) {
-            UNROLL for (int j = 0; j < kPack; ++j) all += values[j];
-            if (sum) store(sum + teams.index(t) * width + first, [&](int j) { return values[j]; });
-          });
-          return all;
-        },
-        Plus());
-    auto squares = Teams::Together::reduce(
-        b, C(0),
-        [&](int t) {
-          const C mean = total[t] * per_value;
-          C all = 0;
-          each_pack(t, [&](const C(&values)[kPack], Index) {
-            UNROLL for (int j = 0; j < kPack; ++j) all += (values[j] - mean) * (values[j] - mean);
-          });
-          return all;
-        },
-        Plus());
-    b.threads([&](int t, Shared&) {
-      const C mean = total[t] * per_value, scale = C(1) / std::sqrt(squares[t] * per_value + epsilon);
-      each_pack(t, [&](const C(&values)[kPack], Index first) {
-        const auto factors = device::load_pack<kPack>(gamma + first, true);
-        const auto offsets = device::load_pack<kPack>(beta + first, true);
-        store(y + teams.index(t) * width + first,
-              [&](int j) { return (values[j] - mean) * scale * C(factors.at[j]) + C(offsets.at[j]); });
-      });
-    });
-  }
-
- private:
-  DEVICE_FN Token token(int64_t row) const {
-    int64_t at;
-    by_places(row, at);
-    return {picked(word, row, row), picked(place, at, at), picked(segment, row, row)};
-  }
-  DEVICE_FN const T* picked(const Table& table, int64_t i, int64_t otherwise) const {
-    if (!table.rows) return nullptr;
-    int64_t id = table.ids ? table.ids[i] : otherwise;
-    if (id < 0 || id >= table.count) {  // none counts from the end
-      fault.report(device::FaultKind::index_out_of_range, id, table.count);
-      id = 0;
-    }
-    return static_cast<const T*>(table.rows) + id * width;
-  }
-  template <class F>
-  DEVICE_FN static void store(T* to, F value) {
-    Pack<T, kPack> out;
-    UNROLL for (int j = 0; j < kPack; ++j) out.at[j] = T(value(j));
-    device::store_pack(to, out, true);
-  }
-};
 
 // Where the first zero of each row is.
 struct FirstZero {
@@ -194,29 +79,21 @@ class EmbedLayerNorm : public Op {
       else
         device::fill(context.stream(), ends.data, 0, ends.bytes());
     }
-    if (y.count() == 0) return;
-    const Table word{words.data, words.shape[0], ids.as<const int32_t>()};
-    const Table place{places.data, places.shape[0], place_ids ? place_ids->as<const int32_t>() : nullptr};
-    Table segment;
-    if (segments) segment = {segments->data, segments->shape[0], segment_ids->as<const int32_t>()};
+    const auto picked = [&](const Tensor& table, const Tensor* by, int64_t repeats) {
+      return EmbeddingTerm{table.data, table.shape[0], by ? indices_of(*by) : Indices(), repeats};
+    };
     const bool places_repeat = !place_ids || place_ids->count() == length;
-    dispatch(TypeList<float, Half>{}, y.type, [&]<class T>() {
-      using C = Compute<T>;
-      constexpr int kWide = device::pack_size<T>();
-      const T *gamma = context.input(5).as<const T>(), *beta = context.input(6).as<const T>();
-      bool whole = width % kWide == 0;
-      for (const void* data :
-           {word.rows, place.rows, segment.rows, static_cast<const void*>(gamma), static_cast<const void*>(beta),
-            static_cast<const void*>(y.data), static_cast<const void*>(sum.data)})
-        whole &= device::is_pack_aligned<kWide>(static_cast<const T*>(data));
-      spread_over_teams<void, kWide, true>(context.stream(), rows, width, whole, [&]<class How>(device::Blocks grid) {
-        using Kernel = NormalizeEmbeddings<T, How>;
-        device::block_kernel<typename Kernel::Shared>(
-            context.stream(), grid,
-            Kernel{word, place, segment, Divider(places_repeat ? length : rows, rows), gamma, beta, sum.as<T>(),
-                   y.as<T>(), rows, width, C(1) / C(width), C(epsilon_), context.fault()});
-      });
-    });
+    NormedEmbeddings norm{
+        .rows = rows,
+        .width = width,
+        .terms = {picked(words, &ids, rows), picked(places, place_ids, places_repeat ? length : rows)},
+        .gamma = {context.input(5).data, y.type},
+        .beta = {context.input(6).data, y.type},
+        .sum = sum.data,
+        .y = y.data,
+        .epsilon = epsilon_};
+    if (segments) norm.terms[2] = picked(*segments, segment_ids, rows);
+    normalize_embeddings(context, norm, y.type);
   }
 
  private:

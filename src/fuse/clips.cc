@@ -1,0 +1,46 @@
+// A Clip among elementwise steps is two of them.
+#include <algorithm>
+
+#include "fuse/passes.h"
+#include "ops/elementwise/expression.h"
+#include "ops/registry.h"
+
+namespace encore::fuse {
+namespace {
+
+constexpr ops::Types kServed = ops::kHalves | ops::Types{Type::f32};
+
+bool is_elementwise(const Match& match, int s) { return match.is_there(s) && ops::scalar_call(match.node(s)); }
+
+bool has_neighbours(const Match& match, int clip) {
+  const auto is_made_so = [&](int v) { return v >= 0 && is_elementwise(match, match.maker(v)); };
+  const auto is_one = [&](int s) { return is_elementwise(match, s); };
+  return std::ranges::any_of(match.step(clip).inputs, is_made_so) ||
+         std::ranges::any_of(match.readers(match.step(clip).outputs[0]), is_one);
+}
+
+}  // namespace
+
+// The bound first, so that of equal numbers x remains, as of zeros.
+void open_clip(Match& match, int clip) {
+  if (!match.plan().settings.fuses_elementwise || !match.is(clip, "Clip") || match.node(clip).since_version() < 11 ||
+      !has_neighbours(match, clip))
+    return;
+  const Step step = match.step(clip);
+  const int x = step.inputs[0], y = step.outputs[0];
+  const auto bound = [&](size_t i) { return i < step.inputs.size() ? step.inputs[i] : -1; };
+  const int low = bound(1), high = bound(2);
+  const auto& dims = match.value(x).dims;
+  if (!kServed.has(match.value(x).type) || !dims || dims->empty() || dims != match.value(y).dims ||
+      (low < 0 && high < 0))
+    return;
+  const auto of_two = [&](const char* op, int limit, int v, int made) {
+    return match.plan().step({ops::kOnnx, op, 13}, step.node->name(), {limit, v}, {made});
+  };
+  if (low < 0 || high < 0) return match.replace({clip}, low < 0 ? of_two("Min", high, x, y) : of_two("Max", low, x, y));
+  const int raised = match.add_like(x, " at least " + match.value(low).name);
+  match.insert(of_two("Max", low, x, raised));
+  match.replace({clip}, of_two("Min", high, raised, y));
+}
+
+}  // namespace encore::fuse
