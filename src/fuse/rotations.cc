@@ -130,8 +130,9 @@ void widen(const Match& match, Rotated& rotated) {
 
 // The table behind rows that are all this number. Whoever wants that, too, finds it.
 int behind(Match& match, int table, size_t axis, int64_t rows, double number) {
-  const Value of = match.value(table);
-  Dims ahead = *of.dims, all = *of.dims;
+  const std::string name = match.value(table).name;
+  const Type type = match.value(table).type;
+  Dims ahead = *match.value(table).dims, all = ahead;
   ahead[axis] = rows, all[axis] += rows;
   const std::vector<double> numbers(size_t(ops::Shape(ahead).count()), number);
   for (const int s : match.readers(table)) {
@@ -141,10 +142,9 @@ int behind(Match& match, int table, size_t axis, int64_t rows, double number) {
         numbers_of(*constant) == numbers)
       return match.step(s).outputs[0];
   }
-  const int first = match.add_constant(of.name + "'s first rows", own_numbers(of.type, ops::Shape(ahead), numbers)),
+  const int first = match.add_constant(name + "'s first rows", own_numbers(type, ops::Shape(ahead), numbers)),
             made = match.add_like(table, " behind others", all);
-  match.insert(
-      match.plan().step({ops::kOnnx, "Concat", 13, {{"axis", int64_t(axis)}}}, of.name, {first, table}, {made}));
+  match.insert(match.plan().step({ops::kOnnx, "Concat", 13, {{"axis", int64_t(axis)}}}, name, {first, table}, {made}));
   return made;
 }
 
