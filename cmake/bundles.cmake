@@ -1,12 +1,7 @@
 # nvcc reads headers for three seconds before it comes to a source, g++ for one, and for ten those of cudnn-frontend; so
 # sources are compiled together, as many as take half a minute. What they define for themselves must not have the same
-# names.
-# Where somebody works, a source by itself is compiled again sooner.
-set(bundles ON)
-if(ENCORE_DEVICE STREQUAL "virtual" AND NOT ENCORE_SANITIZE AND NOT DEFINED ENV{CI})
-  set(bundles OFF)
-endif()
-option(ENCORE_BUNDLES "Compile sources together" ${bundles})
+# names. By itself a source that is edited is compiled again sooner.
+option(ENCORE_BUNDLES "Compile sources together" ON)
 
 # Has TARGET compile these sources in one unit of that name.
 function(bundle target unit)
