@@ -27,12 +27,14 @@ out y
 )");
 }
 
-TEST(Clips, ByOneBoundAreOne) {
-  EXPECT_NE(after("clips", replaced(kClip, "Clip(a, low, high)", "Clip(a, low)")).find("c: f16[n, 8] = Max(low, a)"),
-            std::string::npos);
-  EXPECT_NE(
-      after("clips", replaced(kClip, "Clip(a, low, high)", "Clip(a, _, high)")).find("c: f16[n, 8] = Min(high, a)"),
-      std::string::npos);
+// Infinity is clipped where there is no bound, too.
+TEST(Clips, HaveTheLargestNumberInPlaceOfABound) {
+  const std::string above = after("clips", replaced(kClip, "Clip(a, low, high)", "Clip(a, low)"));
+  EXPECT_NE(above.find("const \"the largest\": f16[] = 65504.0"), std::string::npos) << above;
+  EXPECT_NE(above.find("c: f16[n, 8] = Min(\"the largest\", \"a at least low\")"), std::string::npos) << above;
+  const std::string below = after("clips", replaced(kClip, "Clip(a, low, high)", "Clip(a, _, high)"));
+  EXPECT_NE(below.find("const \"the least\": f16[] = -65504.0"), std::string::npos) << below;
+  EXPECT_NE(below.find("= Max(\"the least\", a)"), std::string::npos) << below;
 }
 
 TEST(Clips, StayByThemselves) {

@@ -223,6 +223,29 @@ def test_clips_and_selections_are_read_and_done_in_place(make_model, tmp_path):
         np.testing.assert_array_equal(joined.run(None, {"x": x})[0], apart.run(None, {"x": x})[0])
 
 
+@pytest.mark.parametrize("bounds", [("low", "high"), ("low",), ("", "high")])
+@pytest.mark.parametrize("kind", ["float16", "float32", "bfloat16"])
+def test_clips_of_infinity(make_model, tmp_path, kind, bounds):
+    """Without a bound it becomes the largest number."""
+    of = getattr(TensorProto, kind.upper())
+    constants = [helper.make_tensor("low", of, [], [-2.0]), helper.make_tensor("high", of, [], [3.0])]
+    nodes = [
+        helper.make_node("Cast", ["x"], ["a"], to=of),
+        helper.make_node("Neg", ["a"], ["b"]),
+        helper.make_node("Clip", ["b", *bounds], ["c"]),
+        helper.make_node("Neg", ["c"], ["d"]),
+        helper.make_node("Cast", ["d"], ["y"], to=TensorProto.FLOAT),
+    ]
+    held = [constant for constant in constants if constant.name in bounds]
+    model = make_model(nodes, {"x": ([9], TensorProto.FLOAT)}, {"y": ([9], TensorProto.FLOAT)}, held)
+    x = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 5, -5, 2, -3], np.float32)
+    (y,) = es.make_session(model, regions=1, dump_regions=tmp_path).run(None, {"x": x})
+    assert "Clip(" not in es.last_plan(tmp_path)
+    (wanted,) = es.make_session(model, regions=0).run(None, {"x": x})
+    np.testing.assert_array_equal(y.view(np.int32), wanted.view(np.int32))
+    assert np.isfinite(y[1:]).all()
+
+
 @pytest.mark.parametrize("kind", ["float16", "float32"])
 def test_limits_that_depend_on_any_infinity(make_model, tmp_path, kind):
     """T5's: where one element is infinite, all are limited to less."""
