@@ -25,7 +25,7 @@ void reach(int* far, Stream& there) {
 
 TEST(Peers, ReachWhatWasAllocatedBeforeAndAfterTheyWereConnected) {
   if (count() < 2 || !connect_peers(0, 1)) GTEST_SKIP() << "this takes two devices that reach each other";
-  const Current current(1);
+  const Current current(0);
   Stream there(1);
   const MemoryPool pool(1, 0);
   for (void* memory : {pool.allocate(there, 12), allocate_async(there, 12)}) {
@@ -39,7 +39,7 @@ TEST(Peers, ReachWhatWasAllocatedBeforeAndAfterTheyWereConnected) {
 
 TEST(Peers, ACopyConnectsThem) {
   if (count() < 2) GTEST_SKIP() << "this takes two devices";
-  const Current current(1);
+  const Current current(0);
   Stream there(1), here(0);
   const MemoryPool before(1, 0);
   const auto far = static_cast<int*>(before.allocate(there, 12));
