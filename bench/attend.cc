@@ -11,20 +11,17 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "device/device.h"
+#include "captured.h"
 #include "device/dnn.h"
-#include "device/graph.h"
-#include "device/half.h"
-#include "device/memory.h"
 
 namespace {
 
 using namespace encore;
+using namespace encore::bench;
 using device::Half;
 using device::Type;
 using ops::Attend;
@@ -59,35 +56,6 @@ std::string name_of(const Problem& p) {
               kMasks[int(p.mask)]);
 }
 
-class Memory {
- public:
-  explicit Memory(size_t bytes) : bytes_(bytes), at_(device::allocate(0, bytes)) {}
-  ~Memory() { device::free(0, at_); }
-  Memory(const Memory&) = delete;
-  void* at() const { return at_; }
-  void set(device::StreamRef stream, const std::vector<Half>& values) const {
-    device::copy(stream, at_, values.data(), bytes_);
-    stream.synchronize();
-  }
-  std::vector<Half> values(device::StreamRef stream) const {
-    std::vector<Half> got(bytes_ / 2);
-    device::copy(stream, got.data(), at_, bytes_);
-    stream.synchronize();
-    return got;
-  }
-
- private:
-  size_t bytes_;
-  void* at_;
-};
-
-std::vector<Half> random_values(int64_t count) {
-  static std::mt19937 engine(1);
-  std::vector<Half> values(static_cast<size_t>(count));
-  for (Half& value : values) value = Half(float(engine() >> 8) / float(1 << 23) - 1);
-  return values;
-}
-
 // Runs without a node. Its scratch is there before anything is captured.
 class Bare final : public ops::Context {
  public:
@@ -112,36 +80,15 @@ class Bare final : public ops::Context {
   static constexpr size_t kBytes = size_t(1) << 30;
   device::Stream stream_{0};
   device::Dnn dnn_{0};
-  Memory memory_{kBytes};
+  Memory memory_{int64_t(kBytes / 2)};
   size_t used_ = 0;
 };
 
-// Microseconds of what enqueue() enqueues.
-template <class F>
-double us(device::StreamRef stream, double seconds, F enqueue) {
-  static device::Event start{0, device::Timing::on}, stop{0, device::Timing::on};
-  stream.synchronize();
-  begin_capture(stream, device::CaptureMode::thread_local_);
-  for (int i = 0; i < kTimes; ++i) enqueue();
-  const auto exec = end_capture(stream).instantiate();
-  double best = 1e9, spent = 0;
-  for (int round = 0; round < 4 || (spent < seconds * 1e6 && round < 1000); ++round) {
-    start.record(stream);
-    exec.launch(stream);
-    stop.record(stream);
-    stop.synchronize();
-    const double us = *device::elapsed_us(start, stop);
-    spent += us;
-    best = std::min(best, us / kTimes);
-  }
-  return best;
-}
-
-void run(const Problem& p, double seconds) {
+void run(Captured& bench, const Problem& p) {
   Bare context;
   const auto filled = [&](int64_t values) {
-    auto memory = std::make_unique<Memory>(size_t(values) * 2);
-    memory->set(context.stream(), random_values(values));
+    auto memory = std::make_unique<Memory>(values);
+    memory->set(context.stream(), random_values(values, 1));
     return memory;
   };
   const int64_t q_values = p.batch * p.heads * p.queries * p.size, k_values = p.batch * p.kv_heads * p.keys * p.size;
@@ -175,7 +122,7 @@ void run(const Problem& p, double seconds) {
     };
     y->set(context.stream(), std::vector<Half>(size_t(q_values)));
     if (!enqueue()) return std::printf(" %8s", ""), 0.;
-    const double took = us(context.stream(), seconds, enqueue);
+    const double took = bench.us(context.stream(), kTimes, [&](int) { enqueue(); });
     std::printf(" %8.2f", took);
     const auto got = y->values(context.stream());
     if (wanted.empty()) wanted = got;
@@ -209,9 +156,9 @@ void run(const Problem& p, double seconds) {
 
 int main(int count, char** arguments) {
   const std::string only = count > 1 ? arguments[1] : "";
-  const double seconds = count > 2 ? std::atof(arguments[2]) : 0.01;
+  Captured bench{.seconds = count > 2 ? std::atof(arguments[2]) : 0.01};
   std::printf("%s; microseconds\n%-56s %8s %8s | library / short\n", device::describe(0).name.c_str(), "attention",
               "short", "library");
   for (const Problem& problem : kProblems)
-    if (name_of(problem).find(only) != std::string::npos) run(problem, seconds);
+    if (name_of(problem).find(only) != std::string::npos) run(bench, problem);
 }

@@ -12,20 +12,17 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
-#include "device/device.h"
+#include "captured.h"
 #include "device/dnn.h"
-#include "device/graph.h"
-#include "device/half.h"
-#include "device/memory.h"
 #include "ops/nn/convolve_tiles.h"
 
 namespace {
 
 using namespace encore;
+using namespace encore::bench;
 using device::Type;
 using ops::Activation;
 using Kind = Activation::Kind;
@@ -133,35 +130,6 @@ std::string name_of(const Problem& p) {
          (p.adds ? " residual" : "");
 }
 
-class Memory {
- public:
-  explicit Memory(int64_t values) : bytes_(size_t(values) * 2), at_(device::allocate(0, bytes_)) {}
-  ~Memory() { device::free(0, at_); }
-  Memory(const Memory&) = delete;
-  void* at() const { return at_; }
-  void set(device::StreamRef stream, const std::vector<device::Half>& values) const {
-    device::copy(stream, at_, values.data(), bytes_);
-    stream.synchronize();
-  }
-  std::vector<device::Half> values(device::StreamRef stream) const {
-    std::vector<device::Half> got(bytes_ / 2);
-    device::copy(stream, got.data(), at_, bytes_);
-    stream.synchronize();
-    return got;
-  }
-
- private:
-  size_t bytes_;
-  void* at_;
-};
-
-std::vector<device::Half> random_values(int64_t count, float scale) {
-  static std::mt19937 engine(1);
-  std::vector<device::Half> values(static_cast<size_t>(count));
-  for (device::Half& value : values) value = device::Half((float(engine() >> 8) / float(1 << 23) - 1) * scale);
-  return values;
-}
-
 class Scratch final : public device::Workspace {
  public:
   void* at_least(size_t bytes) override {
@@ -176,29 +144,13 @@ class Scratch final : public device::Workspace {
 
 struct Bench {
   device::Stream stream{0};
-  device::Event start{0, device::Timing::on}, stop{0, device::Timing::on};
-  double seconds;
+  Captured captured;
 
   // Microseconds of one of the products that enqueue(i) enqueues.
   template <class F>
   double us(F enqueue) {
     enqueue(0);  // what is found out once, is found out here
-    stream.ref().synchronize();
-    begin_capture(stream, device::CaptureMode::thread_local_);
-    for (int i = 0; i < kProducts; ++i) enqueue(i);
-    const auto exec = end_capture(stream).instantiate();
-    double best = 1e9, spent = 0;
-    for (int round = 0; round < 4 || (spent < seconds * 1e6 && round < 1000); ++round) {
-      constexpr int kReplays = 4;
-      start.record(stream);
-      for (int i = 0; i < kReplays; ++i) exec.launch(stream);
-      stop.record(stream);
-      stop.synchronize();
-      const double us = *device::elapsed_us(start, stop);
-      spent += us;
-      best = std::min(best, us / (kReplays * kProducts));
-    }
-    return best;
+    return captured.us(stream, kProducts, enqueue);
   }
 };
 
@@ -324,7 +276,7 @@ void run(Bench& bench, const PictureProblem& p, device::Dnn& dnn, Scratch& scrat
 
 int main(int count, char** arguments) {
   const std::string only = count > 1 ? arguments[1] : "";
-  Bench bench{.seconds = count > 2 ? std::atof(arguments[2]) : 0.01};
+  Bench bench{.captured = {.seconds = count > 2 ? std::atof(arguments[2]) : 0.01}};
   device::Blas blas(0), tuned(0, {.tune = true});
   Scratch scratch;
   std::printf("%s, %d multiprocessors; microseconds\n%-52s %8s %8s |", device::describe(0).name.c_str(),

@@ -4,7 +4,6 @@
 
 #include "fuse/own_tensor.h"
 #include "fuse/passes.h"
-#include "ops/elementwise/expression.h"
 #include "ops/registry.h"
 
 namespace encore::fuse {
@@ -20,11 +19,9 @@ double largest(Type type) {
   }
 }
 
-bool is_elementwise(const Match& match, int s) { return match.is_there(s) && ops::scalar_call(match.node(s)); }
-
 bool has_neighbours(const Match& match, int clip) {
-  const auto is_made_so = [&](int v) { return v >= 0 && is_elementwise(match, match.maker(v)); };
-  const auto is_one = [&](int s) { return is_elementwise(match, s); };
+  const auto is_made_so = [&](int v) { return v >= 0 && is_for_programs(match, match.maker(v)); };
+  const auto is_one = [&](int s) { return is_for_programs(match, s); };
   return std::ranges::any_of(match.step(clip).inputs, is_made_so) ||
          std::ranges::any_of(match.readers(match.step(clip).outputs[0]), is_one);
 }

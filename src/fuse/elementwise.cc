@@ -28,6 +28,10 @@ std::optional<ops::ScalarCall> call_of(const Match& match, int s) {
 
 }  // namespace
 
+bool is_for_programs(const Match& match, int step) {
+  return match.is_there(step) && ops::scalar_call(match.node(step));
+}
+
 bool is_read_in_place(const Match& match, int v) {
   const std::vector<int>& readers = match.readers(v);
   return !match.value(v).is_output && std::ranges::all_of(readers, [&](int s) {

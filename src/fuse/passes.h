@@ -40,6 +40,8 @@ bool draws(const NodeInfo& info);
 bool only_shapes(const Match& match, int s);
 // Whether only steps that may be part of programs read the value, or parts of it: then it need not be there.
 bool is_read_in_place(const Match& match, int v);
+// Whether elementwise programs compute what the step does.
+bool is_for_programs(const Match& match, int step);
 // An activation that a kernel does at its end, as FusedConv names it; its last step makes the result.
 struct Ending {
   std::vector<int> steps;

@@ -7,7 +7,6 @@
 #include "fuse/passes.h"
 #include "fuse/shape_symbols.h"
 #include "fuse/text_numbers.h"
-#include "ops/elementwise/expression.h"
 
 namespace encore::fuse {
 namespace {
@@ -63,7 +62,7 @@ bool may_broadcast(const Match& match, int s) {
 
 bool is_elementwise(const Match& match, int s) {
   return match.is_there(s) && match.step(s).outputs.size() == 1 &&
-         (broadcasts(match.node(s)) || match.is(s, "Cast") || ops::scalar_call(match.node(s)));
+         (broadcasts(match.node(s)) || match.is(s, "Cast") || is_for_programs(match, s));
 }
 
 bool is_known(const std::optional<Dims>& dims) { return dims && std::ranges::count(*dims, -1) == 0; }

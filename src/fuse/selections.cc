@@ -6,7 +6,6 @@
 #include "fuse/own_tensor.h"
 #include "fuse/passes.h"
 #include "fuse/shape_symbols.h"
-#include "ops/elementwise/expression.h"
 #include "ops/registry.h"
 
 namespace encore::fuse {
@@ -37,10 +36,9 @@ std::optional<Selection> selection_of(const Match& match, int gather) {
              : std::optional(made);
 }
 
-bool is_for_programs(const Match& match, int v) {
-  return !match.value(v).is_output && !match.readers(v).empty() && std::ranges::all_of(match.readers(v), [&](int s) {
-    return match.is_there(s) && ops::scalar_call(match.node(s));
-  });
+bool is_read_by_programs(const Match& match, int v) {
+  return !match.value(v).is_output && !match.readers(v).empty() &&
+         std::ranges::all_of(match.readers(v), [&](int s) { return is_for_programs(match, s); });
 }
 
 }  // namespace
@@ -50,7 +48,7 @@ void cut_selections(Match& match) {
   std::map<std::pair<int, size_t>, int> joint;  // by value and axis: where that and the next are one
   for (int s = 0, end = match.size(); s < end; ++s) {
     const auto selection = match.step(s).node ? selection_of(match, s) : std::nullopt;
-    if (!selection || !is_for_programs(match, match.step(s).outputs[0])) continue;
+    if (!selection || !is_read_by_programs(match, match.step(s).outputs[0])) continue;
     const Step step = match.step(s);
     const auto& [axis, index, size, next] = *selection;
     const auto [place, is_new] = joint.try_emplace({step.inputs[0], axis}, -1);

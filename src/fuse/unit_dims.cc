@@ -5,7 +5,6 @@
 #include "fuse/passes.h"
 #include "fuse/rolls.h"
 #include "fuse/shape_symbols.h"
-#include "ops/elementwise/expression.h"
 
 namespace encore::fuse {
 namespace {
@@ -28,7 +27,7 @@ bool is_read_where_it_is(const Match& match, int v) {
 // The only input that is no number, if it is as large as what the elementwise step makes.
 std::optional<size_t> large_input(const Match& match, int s) {
   const Step& step = match.step(s);
-  if (!match.is_there(s) || step.outputs.size() != 1 || !ops::scalar_call(match.node(s))) return std::nullopt;
+  if (!is_for_programs(match, s) || step.outputs.size() != 1) return std::nullopt;
   std::optional<size_t> large;
   for (size_t i = 0; i < step.inputs.size(); ++i) {
     if (match.number(step, i, 0)) continue;
@@ -54,7 +53,7 @@ void move_unit_dims(Match& match, int reshape) {
     const Step last = match.step(reshape);
     const int v = last.inputs[0], y = last.outputs[0], first = match.only_reader(v) < 0 ? -1 : match.maker(v);
     const auto large = first < 0 ? std::nullopt : large_input(match, first);
-    const auto is_elementwise = [&](int s) { return match.is_there(s) && ops::scalar_call(match.node(s)); };
+    const auto is_elementwise = [&](int s) { return is_for_programs(match, s); };
     if (!large || !are_alike(match.value(v).dims, match.value(y).dims) || match.value(y).is_output ||
         !std::ranges::any_of(match.readers(y), is_elementwise))
       return;

@@ -14,6 +14,11 @@ using WordList = TypeList<float, Half, BFloat16, double, uint8_t, uint16_t, uint
 
 template <class List>
 inline constexpr bool kIsSignless = std::is_same_v<List, WordList> || std::is_same_v<List, UnsignedList>;
+// What flipped makes unsigned words have the order of signed ones.
+template <class T>
+DEVICE_FN T sign_bit(bool is_signed) {
+  return T(T(is_signed) << (8 * sizeof(T) - 1));
+}
 
 // Broadcasting as it was before opset 7: not at all unless asked for, and then b has one element, or the dimensions
 // that a has from `axis` on, or the last ones.

@@ -13,7 +13,7 @@ struct OrderedWords : scalar::Ordered {
   template <class T>
   DEVICE_FN bool operator()(T a, T b) const {
     if constexpr (std::is_integral_v<T>) {
-      const T flip = T(T(is_signed) << (8 * sizeof(T) - 1));
+      const T flip = sign_bit<T>(is_signed);
       return Ordered::operator()(T(a ^ flip), T(b ^ flip));
     } else {
       return Ordered::operator()(a, b);

@@ -32,7 +32,7 @@ struct ExtremeOfWords : scalar::Extreme {
   template <class T>
   DEVICE_FN T combine(T a, T b) const {
     if constexpr (std::is_integral_v<T>) {
-      const T flip = T(T(is_signed) << (8 * sizeof(T) - 1));
+      const T flip = sign_bit<T>(is_signed);
       return T(Extreme::combine(T(a ^ flip), T(b ^ flip)) ^ flip);
     } else {
       return Extreme::combine(a, b);

@@ -22,11 +22,15 @@ bool knows_addresses() { return device::backend() == std::string_view("virtual")
 
 }  // namespace
 
-void NodeValue::check_address(const void* address, const char* what, int i) const {
-  if (device::place_of(address) == device::Place::host)
-    fail(Code::invalid_input, what, " ", i, " ('", name, "') was bound as device memory, but its address, ", address,
+void NodeValue::check(const Tensor& tensor, const char* what, int i) const {
+  if (tensor.count() == 0) return;
+  if (is_missing(tensor.data)) fail_without_memory(text(what, " ", i, " ('", name, "')"));
+  if (tensor.where == Where::device && may_be_bound && device::place_of(tensor.data) == device::Place::host)
+    fail(Code::invalid_input, what, " ", i, " ('", name, "') was bound as device memory, but its address, ",
+         tensor.data,
          ", is none of the device's; bind what is on the host as 'cpu', or copy it first "
          "(OrtValue.ortvalue_from_numpy(x, 'cuda'))");
+  seen.store(tensor.data, std::memory_order_relaxed);
 }
 
 Node::Node(Ep& ep, const NodeInfoBase& info, std::vector<bool> constants)
@@ -69,21 +73,14 @@ Tensor Node::input(const OrtValue* value, int i) const {
   if (const char* const wrong = misplaced(ort().ep->Value_GetMemoryDevice(value), on_host))
     fail(Code::internal, "onnxruntime left input ", i, " ('", known.name, "') ", wrong,
          "; an Identity before it may help");
-  if (tensor.count() == 0) return tensor;
-  if (is_missing(tensor.data)) fail_without_memory(text("input ", i, " ('", known.name, "')"));
-  if (!on_host && known.may_be_bound) known.check_address(tensor.data, "input", i);
-  known.seen.store(tensor.data, std::memory_order_relaxed);
+  known.check(tensor, "input", i);
   return tensor;
 }
 
 Tensor Node::output(const OrtValue* value, int i) const {
   const NodeValue& known = outputs[size_t(i)];
-  const bool on_host = host_outputs[size_t(i)];
-  const Tensor tensor = tensor_of(value, on_host ? Where::host : Where::device);
-  if (known.was_at(tensor.data) || tensor.count() == 0) return tensor;
-  if (is_missing(tensor.data)) fail_without_memory(text("output ", i, " ('", known.name, "')"));
-  if (!on_host && known.may_be_bound) known.check_address(tensor.data, "output", i);
-  known.seen.store(tensor.data, std::memory_order_relaxed);
+  const Tensor tensor = tensor_of(value, host_outputs[size_t(i)] ? Where::host : Where::device);
+  if (!known.was_at(tensor.data)) known.check(tensor, "output", i);
   return tensor;
 }
 

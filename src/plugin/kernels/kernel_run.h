@@ -22,8 +22,8 @@ struct NodeValue {
   mutable std::atomic<const void*> seen = nullptr;  // an address that was found to be on the right side
 
   bool was_at(const void* address) const { return address && address == seen.load(std::memory_order_relaxed); }
-  // Refuses an address of the host that was bound as the device's.
-  void check_address(const void* address, const char* what, int i) const;
+  // Refuses a tensor that has no memory, and an address of the host that was bound as the device's.
+  void check(const ops::Tensor& tensor, const char* what, int i) const;
 };
 
 // What all kinds of kernels know of their node.

@@ -1,0 +1,69 @@
+// What benches time: work on halves in device memory, as a captured graph replays it one piece behind the other.
+#pragma once
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "device/device.h"
+#include "device/graph.h"
+#include "device/half.h"
+#include "device/memory.h"
+
+namespace encore::bench {
+
+class Memory {
+ public:
+  explicit Memory(int64_t values) : bytes_(size_t(values) * 2), at_(device::allocate(0, bytes_)) {}
+  ~Memory() { device::free(0, at_); }
+  Memory(const Memory&) = delete;
+  void* at() const { return at_; }
+  void set(device::StreamRef stream, const std::vector<device::Half>& values) const {
+    device::copy(stream, at_, values.data(), bytes_);
+    stream.synchronize();
+  }
+  std::vector<device::Half> values(device::StreamRef stream) const {
+    std::vector<device::Half> got(bytes_ / 2);
+    device::copy(stream, got.data(), at_, bytes_);
+    stream.synchronize();
+    return got;
+  }
+
+ private:
+  size_t bytes_;
+  void* at_;
+};
+
+inline std::vector<device::Half> random_values(int64_t count, float scale) {
+  static std::mt19937 engine(1);
+  std::vector<device::Half> values(static_cast<size_t>(count));
+  for (device::Half& value : values) value = device::Half((float(engine() >> 8) / float(1 << 23) - 1) * scale);
+  return values;
+}
+
+struct Captured {
+  double seconds;
+  device::Event start{0, device::Timing::on}, stop{0, device::Timing::on};
+
+  // Microseconds of one of the pieces of work that enqueue(i) enqueues, of which a graph has `times`.
+  template <class F>
+  double us(device::StreamRef stream, int times, F enqueue) {
+    stream.synchronize();
+    begin_capture(stream, device::CaptureMode::thread_local_);
+    for (int i = 0; i < times; ++i) enqueue(i);
+    const auto exec = end_capture(stream).instantiate();
+    double best = 1e9, spent = 0;
+    for (int round = 0; round < 4 || (spent < seconds * 1e6 && round < 1000); ++round) {
+      constexpr int kReplays = 4;
+      start.record(stream);
+      for (int i = 0; i < kReplays; ++i) exec.launch(stream);
+      stop.record(stream);
+      stop.synchronize();
+      const double us = *device::elapsed_us(start, stop);
+      spent += us;
+      best = std::min(best, us / (kReplays * times));
+    }
+    return best;
+  }
+};
+
+}  // namespace encore::bench
