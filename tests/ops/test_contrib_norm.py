@@ -43,7 +43,7 @@ def group_norm(shape, groups, silu=0, dtype="float32", wide=True, epsilon=1e-5, 
 
 
 # Channels of diffusion models, one that fills no pack, groups wider than a block, more channels than a block has, many
-# pixels, one.
+# pixels, one; more pixels than a cluster of blocks can keep, and as many as just fit.
 SHAPES = [
     ((2, 8, 8, 320), 32),
     ((1, 33, 31, 128), 32),
@@ -59,6 +59,9 @@ SHAPES = [
     ((1, 28, 28, 64), 1),
     ((2, 7, 7, 320), 1),
     ((2, 7, 9, 96), 3),
+    ((1, 210, 200, 16), 2),
+    ((2, 128, 64, 32), 8),
+    ((1, 3, 3, 2048), 2),
 ]
 
 
