@@ -243,7 +243,7 @@ void run(Bench& bench, const PictureProblem& p, device::Dnn& dnn, Scratch& scrat
                                   .dilations = {1, 1}};
   convolution.channels_last = true;
   convolution.has_bias = whole, convolution.has_residual = whole && p.adds;
-  convolution.relu = p.activation == Kind::relu;
+  if (p.activation == Kind::relu) convolution.curve = device::Convolution::Curve::relu;
   const auto prepared = dnn.prepare(bench.stream, convolution);
   const double library = !prepared ? 0 : bench.us([&](int i) {
     dnn.run(bench.stream, convolution, x.at(), w[size_t(i)]->at(), bias.at(), added, y.at(),

@@ -6,6 +6,7 @@
 namespace encore::device {
 
 std::string describe(const Convolution& problem) {
+  static constexpr const char* kCurves[] = {"", ", relu", ", silu", ", gelu", ", gelu by tanh"};
   const auto list = [](const std::vector<int64_t>& values) {
     std::string all = "[";
     for (size_t i = 0; i < values.size(); ++i) all += text(i ? "," : "", values[i]);
@@ -15,7 +16,7 @@ std::string describe(const Convolution& problem) {
               name(problem.type), " x=", list(problem.x), " w=", list(problem.w), " y=", list(problem.y),
               " pads=", list(problem.pads_begin), list(problem.pads_end), " strides=", list(problem.strides),
               " dilations=", list(problem.dilations), " groups=", problem.groups, problem.has_bias ? ", bias" : "",
-              problem.has_residual ? ", residual" : "", problem.relu ? ", relu" : "");
+              problem.has_residual ? ", residual" : "", kCurves[size_t(problem.curve)]);
 }
 
 std::string tuning_key(const Convolution& problem, const DnnSettings& settings) {

@@ -17,18 +17,21 @@
 
 namespace encore::device {
 
-// y = relu?(conv(x, w) + bias? + residual?), NC[D]HW and OI[D]HW, one to three spatial dimensions. With `transposed`
+// y = curve(conv(x, w) + bias? + residual?), NC[D]HW and OI[D]HW, one to three spatial dimensions. With `transposed`
 // the roles of x and y swap: w is I(O/groups)HW as ONNX has it for ConvTranspose.
 struct Convolution {
+  enum class Curve { none, relu, silu, gelu, gelu_tanh };
   Type type = Type::f32;
   std::vector<int64_t> x, w, y;  // full dimensions
   std::vector<int64_t> pads_begin, pads_end, strides, dilations;
   int64_t groups = 1;
   bool transposed = false;
   bool channels_last = false;  // in memory, for all three: x and y as N[D]HWC, w as O[D]HWI
-  bool has_bias = false, has_residual = false, relu = false;
+  bool has_bias = false, has_residual = false;
+  Curve curve = Curve::none;
   bool tf32 = false;
 
+  bool is_alone() const { return !has_bias && !has_residual && curve == Curve::none; }
   bool operator==(const Convolution&) const = default;
 };
 std::string describe(const Convolution& problem);
@@ -99,7 +102,7 @@ class Dnn {
   bool available(std::string* why = nullptr);
   struct Prepared {
     size_t workspace_bytes;
-    bool fused;  // if not, cuDNN has the convolution alone: run() leaves bias, residual and relu to the caller
+    bool fused;  // if not, cuDNN has the convolution alone: run() leaves bias, residual and curve to the caller
     int timed;   // how many candidates were timed
     std::string_view engine;  // as cuDNN calls it
     bool rival_won = false;   // the caller's own way is faster

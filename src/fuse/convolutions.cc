@@ -29,10 +29,14 @@ std::optional<Ending> clip(const Match& match, int s) {
   return Ending{{s}, "Clip", limits};
 }
 
+bool is_convolution(const Match& match, int s) {
+  if (!match.is_there(s)) return false;
+  const NodeInfo& node = match.node(s);
+  return node.op_type() == "Conv" && (node.domain().empty() || node.domain() == ops::kChannelsLast);
+}
+
 bool is_depthwise(const Match& match, int conv) {
   const Step& step = match.step(conv);
-  const std::string& domain = step.node->domain();
-  if (step.node->op_type() != "Conv" || !(domain.empty() || domain == ops::kChannelsLast)) return false;
   const auto& weights = match.value(step.inputs[1]).dims;
   return convolution_kind(*step.node) == Convolution::grouped && weights && weights->size() > 2 && (*weights)[1] == 1;
 }
@@ -42,6 +46,12 @@ bool is_pointwise(const Match& match, int conv) {
   const Step& step = match.step(conv);
   return step.node->op_type() == "Conv" && step.node->domain() == ops::kChannelsLast && has_one_tap(match, step) &&
          are_all(step.node->find_ints("strides"), 1);
+}
+
+// cuDNN does it behind a convolution.
+bool is_librarys(const Ending& end) {
+  constexpr const char* kThose[] = {"Relu", "Silu", "Gelu", "FastGelu"};
+  return std::ranges::any_of(kThose, [&](const char* name) { return end.activation == name; });
 }
 
 bool only_moves(const Match& match, int s, int v) {
@@ -146,10 +156,8 @@ void end_with(Match& match, int step, Step made, Ending end) {
 
 // No path leaves them and comes back: what is between has no other reader, and the residual is made before the sum.
 void join_convolution(Match& match, int conv) {
-  if (!match.is_there(conv)) return;
+  if (!is_convolution(match, conv)) return;
   const Step& step = match.step(conv);
-  const std::string& domain = step.node->domain();
-  if (step.node->op_type() != "Conv" || !(domain.empty() || domain == ops::kChannelsLast)) return;
   std::vector<int> steps{conv}, inputs = step.inputs;
   inputs.resize(4, -1);
   int value = step.outputs[0];
@@ -158,7 +166,8 @@ void join_convolution(Match& match, int conv) {
     steps.push_back(sum);
     value = match.step(sum).outputs[0];
   }
-  const std::optional<Ending> end = ending_of(match, value);
+  std::optional<Ending> end = ending_of(match, value);
+  if (!end) end = gelu_of(match, value);
   if (end) steps.insert(steps.end(), end->steps.begin(), end->steps.end());
   if (steps.size() == 1) return;
   auto node = with_ending(match, conv, inputs[3], end);
@@ -166,14 +175,15 @@ void join_convolution(Match& match, int conv) {
   match.replace(std::move(steps), std::move(made));
 }
 
-// In halves, for which these have kernels with all activations; where these have numbers, they are before what only
-// moves.
+// In halves, for which depthwise and pointwise ones have kernels with all activations, and the library has some; where
+// these have numbers, they are before what only moves.
 void end_convolution(Match& match, int conv) {
-  if (!match.is_there(conv) || !(is_depthwise(match, conv) || is_pointwise(match, conv))) return;
+  if (!is_convolution(match, conv)) return;
   const int value = match.step(conv).outputs[0];
   if (!ops::kHalves.has(match.value(value).type)) return;
   std::optional<Ending> end = ending_behind(match, value);
   if (!end) return;
+  if (!is_depthwise(match, conv) && !is_pointwise(match, conv) && !is_librarys(*end)) return;
   std::vector<int> inputs = match.step(conv).inputs;
   inputs.resize(4, -1);
   Step made{with_ending(match, conv, -1, end), std::move(inputs), ended_outputs(match, conv, *end)};

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <numbers>
 #include <optional>
 #include <random>
 #include <type_traits>
@@ -165,6 +166,17 @@ struct Case {
               }
   }
 
+  double curved(double x) const {
+    switch (problem.curve) {
+      case Convolution::Curve::relu: return std::max(x, 0.0);
+      case Convolution::Curve::silu: return x / (1 + std::exp(-x));
+      case Convolution::Curve::gelu: return x / 2 * (1 + std::erf(x / std::sqrt(2)));
+      case Convolution::Curve::gelu_tanh:
+        return x / 2 * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+      default: return x;
+    }
+  }
+
   void expect_equal(const std::vector<T>& got, bool fused) const {
     std::vector<double> sum, magnitude;
     sums(sum, magnitude);
@@ -176,8 +188,9 @@ struct Case {
       double want = sum[i], slack = inner * magnitude[i];
       if (fused && problem.has_bias) want += number(bias[size_t(int64_t(i) / plane % problem.y[1])]);
       if (fused && problem.has_residual) want += number(residual[i]);
-      if (fused && problem.relu) want = std::max(want, 0.0);
       slack += 2 * unit * (std::abs(want) + magnitude[i] / 8) + inner;
+      if (fused && problem.curve > Convolution::Curve::relu) slack = 1.13 * slack + 0x1p-15 * (1 + std::abs(want));
+      if (fused) want = curved(want);
       const double have = number(got[i]);
       if (!(std::abs(have - want) <= slack) && ++wrong <= 3)
         ADD_FAILURE() << describe(problem) << " [" << i << "] is " << have << ", not " << want;
@@ -213,8 +226,7 @@ class DnnTest : public ::testing::Test {
     dnn.run(stream, p, x.data(), w.data(), bias.data(), residual.data(), y.data(), workspace.data());
     const std::vector<T> got = y.download(stream);
     c.expect_equal(p.channels_last ? turned(got, p.y, true) : got, prepared->fused);
-    if (p.has_bias || p.has_residual || p.relu)
-      std::cout << (prepared->fused ? "  as one: " : "  alone: ") << describe(p) << "\n";
+    if (!p.is_alone()) std::cout << (prepared->fused ? "  as one: " : "  alone: ") << describe(p) << "\n";
     return {*prepared, got};
   }
   template <class T>
@@ -324,7 +336,7 @@ TEST_F(DnnTest, ExpectedProblemsArePreparedTogether) {
                               .pads_end = {1, 1},
                               .channels_last = true,
                               .has_bias = true,
-                              .relu = true}));
+                              .curve = Convolution::Curve::relu}));
   Convolution wrong = problems[0];
   wrong.groups = 3;  // says so when it is prepared
   dnn.expect(wrong);
@@ -363,7 +375,7 @@ TEST_F(DnnTest, WhatWasFoundIsTakenOver) {
   const auto problem_of = [](int64_t images) {
     Convolution problem = with_bias(true);
     problem.x[0] = problem.y[0] = images;
-    problem.relu = true;
+    problem.curve = Convolution::Curve::relu;
     return problem;
   };
   std::vector<std::string> engines;
@@ -442,20 +454,24 @@ TEST_F(DnnTest, Transposed) {
 }
 
 TEST_F(DnnTest, WhatFollowsTheConvolution) {
-  for (int i = 1; i < 8; ++i) {
-    const Convolution problem = sized({.x = {2, 16, 14, 14},
-                                       .w = {32, 16, 3, 3},
-                                       .pads_begin = {1, 1},
-                                       .pads_end = {1, 1},
-                                       .has_bias = (i & 1) != 0,
-                                       .has_residual = (i & 2) != 0,
-                                       .relu = (i & 4) != 0});
-    check<float>(problem);
-    check<Half>(problem);
-    Convolution faster = problem;
-    faster.tf32 = true;
-    check<float>(faster);
-  }
+  using Curve = Convolution::Curve;
+  for (const Curve curve : {Curve::none, Curve::relu, Curve::silu, Curve::gelu, Curve::gelu_tanh})
+    for (int i = 0; i < 4; ++i) {
+      const Convolution problem = sized({.x = {2, 16, 14, 14},
+                                         .w = {32, 16, 3, 3},
+                                         .pads_begin = {1, 1},
+                                         .pads_end = {1, 1},
+                                         .has_bias = (i & 1) != 0,
+                                         .has_residual = (i & 2) != 0,
+                                         .curve = curve});
+      check<float>(problem);
+      check<Half>(problem);
+      Convolution faster = problem;
+      faster.tf32 = true;
+      check<float>(faster);
+      faster.tf32 = false, faster.channels_last = true;
+      check<Half>(faster);
+    }
 }
 
 TEST_F(DnnTest, WithoutTf32FloatsKeepTheirBits) {

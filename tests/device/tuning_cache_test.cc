@@ -199,7 +199,7 @@ TEST(TunedConvolutionTest, ProblemsThatDifferHaveKeysThatDiffer) {
   with([](Convolution& p, DnnSettings&) { p.channels_last = true; });
   with([](Convolution& p, DnnSettings&) { p.has_bias = true; });
   with([](Convolution& p, DnnSettings&) { p.has_residual = true; });
-  with([](Convolution& p, DnnSettings&) { p.relu = true; });
+  with([](Convolution& p, DnnSettings&) { p.curve = Convolution::Curve::relu; });
   with([](Convolution& p, DnnSettings&) { p.pads_end[0] = 0; });
   with([](Convolution& p, DnnSettings&) { p.strides[1] = 2; });
   with([](Convolution& p, DnnSettings&) { p.dilations[1] = 2; });

@@ -45,6 +45,7 @@ TEST(Convolutions, ActivationsHaveTheirNumbers) {
   ends("y = Clip(s, r)", "s: f16[n, 8, 8, 16] = com.ms");
   ends("g = Sigmoid(s)\ny = Mul(s, g)", "activation = \"Silu\"");
   ends("g = Sigmoid(s)\ny = Mul(g, s)", "activation = \"Silu\"");
+  ends("y = Gelu@20(s)", "activation = \"Gelu\", activation_params = []");
 }
 
 TEST(Convolutions, OfShapesThatMayDifferNoSum) {
@@ -110,8 +111,6 @@ TEST(DepthwiseConvolutions, StayAsTheyAreOtherwise) {
   stays("Gelu(t)", "com.microsoft.FastGelu(t, bias)");
   stays("out y", "out y\nout c");
   stays("out y", "out y\nout t");
-  stays("group = 16", "group = 1");
-  stays("w: f16[16, 1, 3, 3]", "w: f16[16, 2, 3, 3]");
   stays("c: f16[n, 6", "c: f32[n, 6");
   stays("Reshape(c, flat)", "Concat(c, flat)");
 }
@@ -129,12 +128,32 @@ out y
   const auto stays = [](const char* part, const char* by) {
     expect_stays("convolution_activations", kPixels, part, by);
   };
-  stays("strides = [1, 1]", "strides = [1, 2]");
-  stays("pads = [0, 0, 0, 0]", "pads = [0, 0, 1, 0]");
-  stays("w: f16[32, 16, 1, 1]", "w: f16[32, 16, 1, 3]");
-  stays("group = 1", "group = 2");
-  stays("com.ms.internal.nhwc.Conv@11(", "Conv(");
   stays("Gelu(c)", "Exp(c)");
+  stays("c: f16[n, 6", "c: f32[n, 6");
+}
+
+TEST(OtherConvolutions, TakeActivationsAlongThatTheLibraryHas) {
+  constexpr const char* kDense = R"(in x: f16[n, 6, 6, 16]
+const w: f16[32, 16, 3, 3]
+const flat: i64[3] = [0, 16, 32]
+c: f16[n, 4, 4, 32] = com.ms.internal.nhwc.Conv@11(x, w) {group = 1, kernel_shape = [3, 3]}  # "conv"
+t: f16[n, 16, 32] = Reshape(c, flat)
+y: f16[n, 16, 32] = Gelu(t)
+out y
+)";
+  const auto ends = [](const char* by, const char* wanted) {
+    const std::string made = after("convolution_activations", replaced(kDense, "Gelu(t)", by));
+    EXPECT_NE(made.find(text("FusedConv(x, w, _, _) {activation = \"", wanted, '"')), made.npos) << made;
+  };
+  ends("Gelu(t)", "Gelu");
+  ends("com.microsoft.FastGelu(t)", "FastGelu");
+  ends("Relu(t)", "Relu");
+  const auto stays = [](const char* part, const char* by) {
+    expect_stays("convolution_activations", kDense, part, by);
+  };
+  stays("Gelu(t)", "HardSwish(t)");
+  stays("Gelu(t)", "com.microsoft.QuickGelu(t) {alpha = 2.0}");
+  stays("c: f16[n, 4", "c: f32[n, 4");
 }
 
 }  // namespace

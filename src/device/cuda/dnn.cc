@@ -33,8 +33,8 @@ constexpr std::string_view kVersion = ", cuDNN ";  // before the number, in what
 struct Hash {
   size_t operator()(const Convolution& p) const {
     uint64_t hash = uint64_t(p.type) | uint64_t(p.groups) << 8 | uint64_t(p.transposed) << 40 |
-                    uint64_t(p.has_bias) << 41 | uint64_t(p.has_residual) << 42 | uint64_t(p.relu) << 43 |
-                    uint64_t(p.tf32) << 44 | uint64_t(p.channels_last) << 45;
+                    uint64_t(p.has_bias) << 41 | uint64_t(p.has_residual) << 42 | uint64_t(p.tf32) << 43 |
+                    uint64_t(p.channels_last) << 44 | uint64_t(p.curve) << 45;
     for (const auto* list : {&p.x, &p.w, &p.y, &p.pads_begin, &p.pads_end, &p.strides, &p.dilations})
       for (const int64_t value : *list) {
         hash = (hash ^ uint64_t(value)) * 0x9e3779b97f4a7c15u;
@@ -161,7 +161,7 @@ struct Dnn::State : DnnHandle {
     TunedConvolution& tuned = plan.tuned;
     tuned.rival_timed = true;
     const double own_us = tuned.us > 0 ? double(tuned.us) : std::numeric_limits<double>::infinity();
-    const bool more = problem.has_residual || problem.relu;  // than a product does
+    const bool more = problem.has_residual || problem.curve != Convolution::Curve::none;  // than a product does
     if (own_us > (more ? time_of_rest_us(problem) : 0) + least_time_us(problem)) {
       const Current current(device);
       const RelaxedCapture relaxed;

@@ -20,6 +20,18 @@ fe::DataType_t type_of(const Convolution& p) {
   }
 }
 
+fe::PointwiseMode_t mode_of(Convolution::Curve curve) {
+  using Curve = Convolution::Curve;
+  switch (curve) {
+    case Curve::relu: return fe::PointwiseMode_t::RELU_FWD;
+    case Curve::silu: return fe::PointwiseMode_t::SWISH_FWD;
+    case Curve::gelu: return fe::PointwiseMode_t::GELU_FWD;
+    case Curve::gelu_tanh: return fe::PointwiseMode_t::GELU_APPROX_TANH_FWD;
+    case Curve::none: break;
+  }
+  fail(Code::internal, "a convolution's end has no such curve: ", int(curve));
+}
+
 std::vector<int64_t> packed(const std::vector<int64_t>& dims, bool channels_last) {
   std::vector<int64_t> strides(dims.size());
   int64_t step = 1;
@@ -111,7 +123,7 @@ Candidates::Candidates(cudnnHandle_t handle, const DnnHandle& dnn, const Convolu
       dims[1] = y_dims[1];
       last = shaped(graph.pointwise(last, input(kConvolutionBias, "bias", dims), mode(fe::PointwiseMode_t::ADD)));
     }
-    if (p.relu) last = shaped(graph.pointwise(last, mode(fe::PointwiseMode_t::RELU_FWD)));
+    if (p.curve != Convolution::Curve::none) last = shaped(graph.pointwise(last, mode(mode_of(p.curve))));
   }
   last->set_name("y").set_uid(kConvolutionY).set_output(true).set_data_type(type);
 

@@ -98,7 +98,7 @@ class Search {
         for (ConvolutionSearch& search : searches_) {
           if (search.plan) continue;
           const Convolution& p = *search.problem;
-          const bool alone = !p.has_bias && !p.has_residual && !p.relu;
+          const bool alone = p.is_alone();
           if (round == 0 && !second) add(search, alone || first, true);
           if (round == 0 && second && both && !alone) add(search, false, true);
           if (round == 1 && !second && !both && !alone) add(search, !first, true);
@@ -113,8 +113,8 @@ class Search {
 
  private:
   void add(ConvolutionSearch& search, bool fused, bool deterministic) {
-    const bool whole = fused || (!search.problem->has_bias && !search.problem->has_residual && !search.problem->relu);
     const Convolution& p = *search.problem;
+    const bool whole = fused || p.is_alone();
     Job& job = jobs_.emplace_back(&p, &search, fused, deterministic, whole ? 0 : time_of_rest_us(p));
     constexpr size_t kLarge = size_t{64} << 20;
     job.large = bytes_of(p.x, p.type) + bytes_of(p.w, p.type) + 2 * bytes_of(p.y, p.type) > kLarge;

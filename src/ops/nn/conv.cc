@@ -169,9 +169,18 @@ class ConvBase : public Op {
     return (transposed || !is_product(problem, dnn.settings())) && dnn.available();
   }
 
-  // With an activation that cuDNN is not asked for, another kernel passes over y anyway.
-  static bool is_whole(const Activation& activation) {
-    return activation.kind == Activation::Kind::none || activation.kind == Activation::Kind::relu;
+  // Nothing for an activation that cuDNN is not asked for: another kernel passes over y anyway.
+  static std::optional<device::Convolution::Curve> curve_of(const Activation& activation) {
+    using Kind = Activation::Kind;
+    using Curve = device::Convolution::Curve;
+    switch (activation.kind) {
+      case Kind::none: return Curve::none;
+      case Kind::relu: return Curve::relu;
+      case Kind::silu: return Curve::silu;
+      case Kind::gelu: return Curve::gelu;
+      case Kind::fast_gelu: return Curve::gelu_tanh;
+      default: return std::nullopt;
+    }
   }
   static device::Convolution for_dnn(const ConvProblem& problem, bool transposed, const Shape& x, const Shape& w,
                                      const Shape& y, bool has_bias, bool has_residual, const Activation& activation) {
@@ -192,10 +201,11 @@ class ConvBase : public Op {
     convolution.dilations = spatial(window.dilation);
     convolution.groups = problem.groups;
     convolution.transposed = transposed;
-    const bool whole = is_whole(activation);
-    convolution.has_bias = whole && has_bias;
-    convolution.has_residual = whole && has_residual;
-    convolution.relu = whole && activation.kind == Activation::Kind::relu;
+    if (const auto curve = curve_of(activation)) {
+      convolution.has_bias = has_bias;
+      convolution.has_residual = has_residual;
+      convolution.curve = *curve;
+    }
     convolution.tf32 = problem.tf32;
     return convolution;
   }
@@ -203,7 +213,7 @@ class ConvBase : public Op {
   // `rest` is what follows beside the bias. False if cuDNN has no engine for it, or a product turns out faster.
   bool run_dnn(Context& context, const ConvProblem& problem, bool transposed, const Shape& x, const Shape& w,
                const Shape& y, const ConvData& data, const Epilogue& rest) const {
-    const bool whole = is_whole(rest.activation);
+    const bool whole = curve_of(rest.activation).has_value();
     const device::Convolution convolution =
         for_dnn(problem, transposed, x, w, y, data.bias, rest.residual, rest.activation);
     device::Dnn& dnn = context.dnn();
