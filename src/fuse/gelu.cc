@@ -74,6 +74,66 @@ std::vector<int> cube_of(const Match& match, int v, int x) {
   return is_square ? std::vector{made, square} : std::vector<int>();
 }
 
+// The steps that make factor * x^2.
+std::vector<int> square_of(const Match& match, int v, int x, double factor, Type type) {
+  const int made = match.maker(v, "Mul");
+  if (made < 0 || match.only_reader(v) < 0) return {};
+  if (const auto by = scaled_to(match, v, factor, type)) {
+    const int square = match.maker(by->from, "Mul");
+    const bool is = square >= 0 && match.step(square).inputs == std::vector{x, x} && match.only_reader(by->from) >= 0;
+    return is ? std::vector{made, square} : std::vector<int>();
+  }
+  const int part = match.other(made, x);
+  const auto by = part < 0 ? std::nullopt : scaled_to(match, part, factor, type);
+  return by && by->from == x ? std::vector{made, match.maker(part)} : std::vector<int>();
+}
+
+// What tanh is taken of, a polynomial of x, and the steps that make it.
+struct Polynomial {
+  int x = -1;
+  std::vector<int> steps = {};
+};
+constexpr double kCubic = 0.044715;
+const double kOuter = std::sqrt(2 * std::numbers::inv_pi);
+
+// kOuter * (x + kCubic * x^3)
+Polynomial sum_of_cube(const Match& match, int v) {
+  const Type type = match.value(v).type;
+  const auto by = scaled_to(match, v, kOuter, type);
+  const int sum = by ? match.maker(by->from, "Add") : -1;
+  if (sum < 0 || match.only_reader(by->from) < 0) return {};
+  for (size_t i = 0; i < 2; ++i) {
+    const int x = match.step(sum).inputs[i], cubic = match.step(sum).inputs[1 - i];
+    const auto part = scaled_to(match, cubic, kCubic, type);
+    std::vector<int> steps = part ? cube_of(match, part->from, x) : std::vector<int>();
+    if (steps.empty()) continue;
+    steps.insert(steps.end(), {match.maker(cubic), sum, match.maker(v)});
+    return {x, std::move(steps)};
+  }
+  return {};
+}
+
+// kOuter * x * (1 + kCubic * x^2)
+Polynomial product_of_square(const Match& match, int v) {
+  const Type type = match.value(v).type;
+  const int product = match.maker(v, "Mul");
+  if (product < 0 || match.only_reader(v) < 0) return {};
+  for (size_t i = 0; i < 2; ++i) {
+    const int outer = match.step(product).inputs[i], plus_one = match.step(product).inputs[1 - i];
+    const auto by = scaled_to(match, outer, kOuter, type);
+    const int sum = by ? match.maker(plus_one, "Add") : -1;
+    if (sum < 0 || match.only_reader(plus_one) < 0) continue;
+    for (size_t k = 0; k < 2; ++k) {
+      if (summand(match, sum, k) != 1) continue;
+      std::vector<int> steps = square_of(match, match.step(sum).inputs[1 - k], by->from, kCubic, type);
+      if (steps.empty()) continue;
+      steps.insert(steps.end(), {sum, match.maker(outer), product});
+      return {by->from, std::move(steps)};
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 // No path leaves them and comes back, for nobody else reads what is between.
@@ -88,20 +148,11 @@ void join_gelu(Match& match, int erf) {
 
 void join_tanh_gelu(Match& match, int tanh) {
   if (!match.is(tanh, "Tanh")) return;
-  const int scaled = match.step(tanh).inputs[0];
-  const Type type = match.value(scaled).type;
-  if (!kServed.has(type)) return;
-  const auto by = scaled_to(match, scaled, std::sqrt(2 * std::numbers::inv_pi), type);
-  const int sum = by ? match.maker(by->from, "Add") : -1;
-  if (sum < 0 || match.only_reader(by->from) < 0) return;
-  for (size_t i = 0; i < 2; ++i) {
-    const int x = match.step(sum).inputs[i], cubic = match.step(sum).inputs[1 - i];
-    const auto part = scaled_to(match, cubic, 0.044715, type);
-    std::vector<int> steps = part ? cube_of(match, part->from, x) : std::vector<int>();
-    if (steps.empty()) continue;
-    steps.insert(steps.end(), {match.maker(cubic), sum, match.maker(scaled)});
-    return join(match, steps, tanh, x, {ops::kMicrosoft, "FastGelu"});
-  }
+  const int inner = match.step(tanh).inputs[0];
+  if (!kServed.has(match.value(inner).type)) return;
+  for (const auto polynomial : {sum_of_cube, product_of_square})
+    if (const auto [x, steps] = polynomial(match, inner); !steps.empty())
+      return join(match, steps, tanh, x, {ops::kMicrosoft, "FastGelu"});
 }
 
 void join_quick_gelu(Match& match, int sigmoid) {

@@ -67,6 +67,45 @@ TEST(TanhGelu, EightNodesAreOne) {
             fast);
 }
 
+constexpr const char* kFactored = R"(in x: f16[n, 4]
+const one: f16[] = 1.0
+const half: f16[] = 0.5
+const cubic: f16[] = 0.044715
+const outer: f16[] = 0.7978846
+a: f16[n, 4] = Mul(x, cubic)
+b: f16[n, 4] = Mul(a, x)
+c: f16[n, 4] = Add(b, one)
+d: f16[n, 4] = Mul(x, outer)
+e: f16[n, 4] = Mul(d, c)
+f: f16[n, 4] = Tanh(e)
+g: f16[n, 4] = Add(f, one)
+h: f16[n, 4] = Mul(x, half)
+y: f16[n, 4] = Mul(h, g)  # "last"
+out y
+)";
+
+TEST(TanhGelu, OrTheFactorsOfThePolynomial) {
+  const char* const fast = "y: f16[n, 4] = com.microsoft.FastGelu(x)  # \"last\"";
+  const auto is_joined = [&](const std::string& text) {
+    const std::string made = after("tanh_gelu", text);
+    EXPECT_NE(made.find(fast), made.npos) << made;
+  };
+  is_joined(kFactored);
+  is_joined(replaced(kFactored, "Mul(d, c)", "Mul(c, d)"));
+  is_joined(replaced(kFactored, "Add(b, one)", "Add(one, b)"));
+  is_joined(replaced(replaced(kFactored, "Mul(x, cubic)", "Mul(x, x)"), "Mul(a, x)", "Mul(cubic, a)"));
+  const auto stays = [](const char* part, const char* by) { expect_stays("tanh_gelu", kFactored, part, by); };
+  stays("0.044715", "0.0457");
+  stays("0.7978846", "0.81");
+  stays("Add(b, one)", "Add(b, half)");
+  stays("Mul(a, x)", "Mul(a, a)");
+  stays("Mul(x, cubic)", "Mul(outer, cubic)");
+  stays("out y", "out y\nout b");
+  stays("out y", "out y\nout c");
+  stays("out y", "out y\nout d");
+  stays("out y", "out y\nout e");
+}
+
 TEST(TanhGelu, StaysOtherwise) {
   const auto stays = [](const char* part, const char* by) { expect_stays("tanh_gelu", kTanh, part, by); };
   stays("3.0", "2.0");
