@@ -53,7 +53,7 @@ struct GroupNormTogether {
     const GroupCut& cut = images.cut;
     const GroupPiece piece(cut, b.index());
     b.threads([&](int t, Shared& s) {
-      if (t < piece.groups) s.scales[t] = scale_of(t, cluster);
+      for (int group = t; group < piece.groups; group += b.size()) s.scales[group] = scale_of(group, cluster);
     });
     b.threads([&](int t, Shared& s) {
       normed.store(
