@@ -45,6 +45,7 @@ class Kernel:
     constants: list = field(default_factory=list)  # inputs after these, which all nodes share
     moves: bool = False  # reads as much as it writes, whatever the size of its input
     outputs: int = 1
+    domain: str = ""  # where there is one, the output has the shape of the first input
 
     def name(self, shape):
         return f"{self.op}{' ' + self.what if self.what else ''} {np.dtype(self.dtype).name} {list(shape)}"
@@ -110,6 +111,26 @@ def indices(elements, of):
 
 
 F32 = np.float32
+
+
+def depthwise_last(channels, side, taps, dilation=1):
+    """A depthwise convolution, channels last, with constant weights and a result as large as the picture."""
+    numbers = np.random.default_rng(0).standard_normal((channels, taps, taps, 1)).astype(np.float16)
+    return Kernel(
+        "NhwcConv",
+        pictures(channels, side, True),
+        f"depthwise {taps}x{taps}{' dilated' * (dilation > 1)}, last",
+        attrs={
+            "group": channels,
+            "kernel_shape": [taps] * 2,
+            "pads": [taps // 2 * dilation] * 4,
+            "dilations": [dilation] * 2,
+        },
+        constants=[numbers, numbers[:, 0, 0, 0]],
+        domain="com.microsoft",
+    )
+
+
 KERNELS = [
     Kernel("Relu", rows(1024)),
     Kernel("Relu", rows(1024), dtype=F32),
@@ -165,6 +186,12 @@ KERNELS = [
         attrs={"group": 120, "pads": [1, 1, 1, 1]},
         others=lambda shape: [(shape[1], 1, 3, 3), shape[1:2]],
     ),
+    depthwise_last(120, 28, 3),
+    depthwise_last(58, 28, 3),
+    depthwise_last(34, 28, 5),
+    depthwise_last(960, 32, 5, dilation=2),
+    depthwise_last(304, 8, 9),
+    depthwise_last(192, 14, 1),
     Kernel(
         "Conv",
         pictures(3, 224),
@@ -218,13 +245,15 @@ def model_of(kernel, shape, count):
     for i in range(count):
         names = [f"x{i % INPUTS}_{j}" for j in range(1 + len(others))] + [c.name for c in constants]
         made = [f"y{i}_{j}" for j in range(kernel.outputs)]
-        nodes.append(helper.make_node(kernel.op, names, made, **kernel.attrs))
+        nodes.append(helper.make_node(kernel.op, names, made, domain=kernel.domain, **kernel.attrs))
         outputs += [helper.ValueInfoProto(name=name) for name in made]
     graph = helper.make_graph(nodes, "kernels", inputs, [], constants)
-    opsets = [helper.make_opsetid("", OPSET)]
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, ir_version=10, opset_imports=opsets)
     inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph
     known = {info.name: info for info in inferred.value_info}
+    if kernel.domain:
+        known = {output.name: helper.make_tensor_value_info(output.name, element, shape) for output in outputs}
     model.graph.output.extend(known[output.name] for output in outputs)
     return model
 

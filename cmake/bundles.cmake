@@ -56,7 +56,7 @@ if(ENCORE_BUNDLES)
   bundle_rooms(ops/elementwise cast division)
   bundle_rooms(ops/elementwise gelu math pow trigonometry where)
   bundle_rooms(ops/elementwise activation bias_and_gate clamped_gate clip complex gate program)
-  bundle_rooms(ops/nn channels_last_depthwise depthwise)
+  bundle_rooms(ops/nn channels_last_depthwise depthwise_packs)
   bundle_rooms(ops/nn affine_grid batch_norm batch_statistics bias_dropout causal_conv convolve dropout im2col
     squeeze_excite)
   bundle_rooms(ops/nn deform_conv epilogue grid_sample image_scaler lrn max_unpool non_max_suppression resize_antialias

@@ -22,7 +22,7 @@ DEVICE_FN Pack<T, kWords * 4 / int(sizeof(T))> pack_of(const Pack<uint32_t, kWor
 // From an aligned address.
 template <int kCount, class T>
 DEVICE_FN WordsOf<T, kCount> load_words(const T* from) {
-  return *reinterpret_cast<const WordsOf<T, kCount>*>(from);
+  return load_aligned<int(sizeof(Pack<T, kCount>) / 4)>(reinterpret_cast<const uint32_t*>(from));
 }
 
 // To an aligned address in global memory.

@@ -6,7 +6,8 @@ import numpy as np
 import onnxruntime
 import pytest
 from both import Both
-from harness import Case, Const, check, floats
+from encore_session import on_virtual_gpu, only_if
+from harness import Case, Const, check, floats, kernels_of
 from onnx import helper
 from refusal import declined, fails
 
@@ -141,6 +142,48 @@ LAST = (
         conv((2, 5, 9, 7), (7, 5, 3, 3), bias=True, name="odd"),
     ]
 )
+
+
+TILES = [
+    conv((2, n, 13, 11), (n, 1, k, k), bias=True, group=n, strides=[s, s], pads=[k // 2] * 4)
+    for n, k, s in [(58, 3, 1), (58, 3, 2), (12, 3, 1), (36, 5, 2), (20, 5, 1), (34, 7, 1), (50, 7, 2)]
+] + [conv((2, 58, 65, 84), (58, 1, 3, 3), bias=True, group=58, pads=[1, 1, 1, 1], name="large")]
+PACKS = [
+    conv((2, 16, 14, 15), (16, 1, 5, 5), bias=True, group=16, dilations=[2, 2], pads=[4, 4, 4, 4]),
+    conv((1, 12, 14, 15), (12, 1, 3, 3), group=12, dilations=[4, 3], pads=[4, 3, 0, 1]),
+    conv((2, 16, 9, 8), (16, 1, 3, 3), group=16, dilations=[2, 2], strides=[2, 2], pads=[2, 2, 2, 2]),
+    conv((2, 24, 9, 7), (24, 1, 1, 1), bias=True, group=24),
+    conv((1, 10, 9, 7), (10, 1, 1, 1), bias=True, group=10, strides=[2, 2], pads=[1, 0, 0, 1]),
+    conv((2, 24, 8, 7), (24, 1, 9, 9), bias=True, group=24, pads=[4, 4, 4, 4]),
+    conv((2, 12, 9, 14), (12, 1, 1, 11), bias=True, group=12, pads=[0, 5, 0, 5]),
+    conv((2, 12, 14, 9), (12, 1, 11, 1), bias=True, group=12, pads=[5, 0, 5, 0], strides=[1, 2]),
+    conv((2, 12, 9, 8), (12, 1, 4, 2), group=12, pads=[1, 0, 2, 1]),
+    conv((2, 16, 60), (16, 1, 31), bias=True, group=16, pads=[15, 15]),
+    conv((2, 8, 5, 6, 7), (8, 1, 3, 3, 3), bias=True, group=8, pads=[1, 1, 1, 1, 1, 1]),
+    conv((2, 16, 65, 132), (16, 1, 3, 3), bias=True, group=16, dilations=[2, 2], pads=[2, 2, 2, 2], name="large"),
+    conv((2, 16, 130, 140), (16, 1, 1, 1), bias=True, group=16, name="large"),
+]
+VALUES = [
+    conv((2, 7, 9, 8), (7, 1, 3, 3), bias=True, group=7, pads=[1, 1, 1, 1], name="odd"),
+    conv((2, 4, 9, 8), (8, 1, 3, 3), bias=True, group=4, pads=[1, 1, 1, 1], name="two_each"),
+]
+# By the kernel that does them, channels last, in halves.
+DEPTHWISE_LAST = {"DepthwiseTile": TILES, "DepthwisePacks": PACKS, "Depthwise": VALUES}
+
+
+@only_if(on_virtual_gpu())  # which lists its kernels
+@pytest.mark.parametrize("kernel", DEPTHWISE_LAST)
+def test_kernels_of_depthwise_convolutions(kernel):
+    for case in DEPTHWISE_LAST[kernel]:
+        last = replace(with_constant_weights(case), dtype="float16", options={"prefer_nhwc": 1})
+        assert kernel in kernels_of(last), case.name
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("case", TILES + PACKS + VALUES, ids=str)
+def test_depthwise_channels_last(case, dtype):
+    check(replace(case, dtype=dtype, opset=22, channels_last=True))
+    check(replace(case, dtype=dtype, opset=22, channels_last=True, misaligned=True))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

@@ -165,6 +165,25 @@ def test_activations_of_depthwise_convolutions(encore, make_model, activation, s
         assert sum("Depthwise" in name for name in ran) == 2 and not any("Finish" in name for name in ran), ran
 
 
+@pytest.mark.parametrize("size", [1, 3, 9])
+def test_residuals_of_depthwise_convolutions(encore, make_model, size):
+    """As RepViT has them: the convolution's kernel adds the residual, and ends with the activation."""
+
+    def build(net):
+        x = conv(net, net.input("x", PICTURE), size=1)
+        for _ in range(2):
+            x = net.node("Relu", [net.node("Add", [conv(net, x, CHANNELS, size), x])])
+        net.output(conv(net, x, size=1), PICTURE)
+        return net
+
+    model = agrees(build, make_model)
+    if es.on_virtual_gpu():
+        session = es.make_session(model, regions=1, auto_graph=0)
+        ran = es.functors(session, {"x": numbers((1, *PICTURE[1:]))})
+        assert ran.count("DepthwiseTile" if size == 3 else "DepthwisePacks") == 2, ran
+        assert not any("Finish" in name or "Program" in name for name in ran), ran
+
+
 @pytest.mark.parametrize("activation", ["Relu", "Silu", "Gelu", "FastGelu", "QuickGelu"])
 def test_activations_of_pointwise_convolutions(encore, make_model, tmp_path, activation):
     """And a response norm of pictures, as ConvNeXt V2 has it: nothing is turned for it."""

@@ -1,12 +1,11 @@
 #include "ops/nn/channels_last_depthwise.h"
 
-#include "device/device.h"
+#include <algorithm>
+#include <initializer_list>
+
 #include "device/divide_small.h"
-#include "device/settled.h"
 #include "device/words.h"
 #include "ops/dispatch.h"
-#include "ops/nn/resize_dims.h"
-#include "ops/registry.h"
 
 namespace encore::ops {
 namespace {
@@ -45,7 +44,7 @@ struct DepthwiseTile {
   using Values = Pack<T, kPack>;
   using Words = device::WordsOf<T, kPack>;
 
-  const T *x, *weights, *bias;
+  const T *x, *weights, *bias, *residual;
   T* y;
   Window w;
   Activation activation;
@@ -83,17 +82,17 @@ struct DepthwiseTile {
       if (!constant_weights) b.wait();
       if (kRows == kKernel) load_taps(taps, tap);
       const int top = place.row * kStride - w.before[1], left = place.column * kStride - w.before[2];
-      const Offsets<kReach> columns(left, w.in[2], column_bytes);
-      Offsets<kRows> lines(top, w.in[1], line_bytes);
+      const Neighbours<kReach> columns(left, w.in[2], column_bytes);
+      Neighbours<kRows> lines(top, w.in[1], line_bytes);
       const char* const image = reinterpret_cast<const char*>(x + place.image * image_step + place.channel);
       b.wait();
       const Words base = device::load_words<kPack>((bias ? bias : weights) + place.channel);
       C sums[kRun * kPack];
       NO_UNROLL for (int a = 0; a < kKernel; a += kRows) {
-        if (a != 0) lines = Offsets<kRows>(top + a, w.in[1], line_bytes);
+        if (a != 0) lines = Neighbours<kRows>(top + a, w.in[1], line_bytes);
         Words values[kRows][kReach];
         UNROLL for (int r = 0; r < kRows; ++r) UNROLL for (int j = 0; j < kReach; ++j) values[r][j] =
-            *reinterpret_cast<const Words*>(image + (lines.bytes[r] + columns.bytes[j]));
+            device::load_words<kPack>(reinterpret_cast<const T*>(image + (lines.bytes[r] + columns.bytes[j])));
         if (kRows < kKernel) load_taps(taps, tap);
         UNROLL for (int i = 0; i < kRun * kPack; ++i) {
           if (a == 0) sums[i] = bias ? value_of(base, i % kPack) : C(0);
@@ -111,19 +110,6 @@ struct DepthwiseTile {
   }
 
  private:
-  // Of neighbours in x. What lies beyond the picture is zero: something is read there, too, since a load behind a
-  // branch is waited for.
-  template <int kCount>
-  struct Offsets {
-    uint32_t bytes[kCount], masks[kCount];
-    DEVICE_FN Offsets(int first, int size, uint32_t step) {
-      UNROLL for (int i = 0; i < kCount; ++i) {
-        const int at = first + i;
-        bytes[i] = device::settled(uint32_t(clamped(at, size)) * step);
-        masks[i] = device::settled(unsigned(at) < unsigned(size) ? ~0u : 0u);
-      }
-    }
-  };
   DEVICE_FN static C value_of(const Words& words, int k) { return C(device::pack_of<T>(words).at[k]); }
   DEVICE_FN void load_taps(Words (&taps)[kRows][kKernel], const T* from) const {
     UNROLL for (int r = 0; r < kRows; ++r) UNROLL for (int k = 0; k < kKernel; ++k) {
@@ -141,14 +127,21 @@ struct DepthwiseTile {
     }
   }
   DEVICE_FN void store(C (&sums)[kRun * kPack], const Place& place) const {
-    activation.template simple<T>(sums);
     const int64_t at = (place.image * w.out[1] + place.row) * w.out[2] + place.column;
-    T* const to = y + at * channels + place.channel;
+    const int64_t first = at * channels + place.channel;
+    const int most = w.out[2] - 1 - place.column;
+    if (residual) {
+      Words more[kRun];
+      UNROLL for (int o = 0; o < kRun; ++o) more[o] =
+          device::load_words<kPack>(residual + first + int64_t(o < most ? o : most) * channels);
+      UNROLL for (int i = 0; i < kRun * kPack; ++i) sums[i] += value_of(more[i / kPack], i % kPack);
+    }
+    activation.template simple<T>(sums);
     UNROLL for (int o = 0; o < kRun; ++o) {
-      if (place.column + o >= w.out[2]) break;
+      if (o > most) break;
       Values values;
       UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = T(sums[o * kPack + k]);
-      device::store_pack(to + int64_t(o) * channels, values, true);
+      device::store_pack(y + first + int64_t(o) * channels, values, true);
     }
   }
 };
@@ -174,53 +167,53 @@ Tiling tiling_of(const ConvProblem& p, int multiprocessors) {
 }
 
 template <class Kernel>
-bool launch_tiles(Context& context, const ConvProblem& p, const ConvData& data, const Activation& activation,
+bool launch_tiles(StreamRef stream, const ConvProblem& p, const ConvData& data, const Epilogue& rest,
                   int64_t most_threads) {
   using T = typename Kernel::Type;
-  const Tiling tiling = tiling_of<Kernel>(p, device::multiprocessors(context.stream().device()));
+  const Tiling tiling = tiling_of<Kernel>(p, device::multiprocessors(stream.device()));
   const int64_t blocks = tiling.blocks(p.images);
   if (blocks > most_threads / tiling.threads()) return false;
   const int64_t pixel = p.out_channels * int64_t(sizeof(T));
+  const auto typed = [](const void* at) { return static_cast<const T*>(at); };
   device::block_kernel<NoShared>(
-      context.stream(), {blocks, tiling.threads()},
-      Kernel{static_cast<const T*>(data.x), static_cast<const T*>(data.w), static_cast<const T*>(data.bias),
-             static_cast<T*>(data.y), p.window, activation, int(p.out_channels), p.window.in_count() * p.out_channels,
+      stream, {blocks, tiling.threads()},
+      Kernel{typed(data.x), typed(data.w), typed(data.bias), typed(rest.residual), static_cast<T*>(data.y), p.window,
+             rest.activation, int(p.out_channels), p.window.in_count() * p.out_channels,
              uint32_t(p.window.in[2] * pixel), uint32_t(pixel), data.constant_w, SmallDivider(tiling.slices),
              SmallDivider(tiling.column_tiles), SmallDivider(tiling.row_tiles), SmallDivider(tiling.lanes),
              SmallDivider(tiling.runs), tiling.rows});
   return true;
 }
 
-// The fewer words a thread has, the more threads there are, and the more instructions.
 template <class T, int kKernel, int kStride>
-bool launch(Context& context, const ConvProblem& p, const ConvData& data, const Activation& activation) {
-  const int64_t at_once = 1024 * int64_t(device::multiprocessors(context.stream().device()));
-  return launch_tiles<DepthwiseTile<T, kKernel, kStride, 4, 2>>(context, p, data, activation, at_once) ||
-         launch_tiles<DepthwiseTile<T, kKernel, kStride, 8, 4>>(context, p, data, activation, INT32_MAX);
+bool launch_tiles(StreamRef stream, const ConvProblem& p, const ConvData& data, const Epilogue& rest) {
+  const bool wide = are_packs(p, data, rest, 8);
+  const int64_t most_threads = wide ? threads_at_once(stream) : INT32_MAX;
+  return launch_tiles<DepthwiseTile<T, kKernel, kStride, 4, 2>>(stream, p, data, rest, most_threads) ||
+         (wide && launch_tiles<DepthwiseTile<T, kKernel, kStride, 8, 4>>(stream, p, data, rest, INT32_MAX));
 }
 
 }  // namespace
 
-bool has_square_taps(const Window& w) {
-  return w.in[0] == 1 && w.kernel[0] == 1 && w.out[0] == 1 && w.kernel[1] == w.kernel[2] &&
-         (w.kernel[2] == 3 || w.kernel[2] == 5 || w.kernel[2] == 7) && w.stride[1] == w.stride[2] && w.stride[2] <= 2 &&
-         w.dilation[1] == 1 && w.dilation[2] == 1;
+bool are_packs(const ConvProblem& p, const ConvData& data, const Epilogue& rest, int bytes) {
+  if (p.out_channels * int64_t(device::size_bytes(p.type)) % bytes != 0) return false;
+  return std::ranges::all_of(std::initializer_list<const void*>{data.x, data.w, data.bias, data.y, rest.residual},
+                             [&](const void* at) { return reinterpret_cast<uintptr_t>(at) % uintptr_t(bytes) == 0; });
 }
 
-bool convolve_depthwise_channels_last(Context& context, const ConvProblem& p, const ConvData& data,
-                                      const Activation& activation) {
-  if (p.layout != Layout::channels_last || p.in_channels != p.out_channels || p.out_channels > INT32_MAX / 2)
+bool convolve_depthwise_channels_last(StreamRef stream, const ConvProblem& p, const ConvData& data,
+                                      const Epilogue& rest) {
+  const Window& w = p.window;
+  const auto size = int64_t(device::size_bytes(p.type));
+  if (p.layout != Layout::channels_last || p.in_channels != p.out_channels || p.type == Type::f64) return false;
+  if (p.out_channels > INT32_MAX / 2 || w.in_count() == 0 || w.in_count() * p.out_channels > int64_t(UINT32_MAX) / size)
     return false;
-  if (!has_square_taps(p.window) || p.window.in_count() == 0) return false;
-  if (p.type == Type::f64 || p.out_channels * int64_t(device::size_bytes(p.type)) % 16 != 0) return false;
-  if (p.window.in_count() * p.out_channels > int64_t(UINT32_MAX) / int64_t(device::size_bytes(p.type))) return false;
-  for (const void* address : {data.x, data.w, data.bias, static_cast<const void*>(data.y)})
-    if (reinterpret_cast<uintptr_t>(address) % 16 != 0) return false;
+  if (!are_packs(p, data, rest, 4)) return false;
+  if (!has_square_taps(w)) return convolve_depthwise_packs(stream, p, data, rest);
   bool launched = false;
   dispatch(TypeList<float, Half, BFloat16>{}, p.type, [&]<class T>() {
-    with_square_taps(p.window, [&]<int kKernel, int kStride> {
-      launched = launch<T, kKernel, kStride>(context, p, data, activation);
-    });
+    with_square_taps(
+        w, [&]<int kKernel, int kStride> { launched = launch_tiles<T, kKernel, kStride>(stream, p, data, rest); });
   });
   return launched;
 }

@@ -7,6 +7,7 @@
 #include "device/device.h"
 #include "ops/inner_context.h"
 #include "ops/nn/convolve_tiles.h"
+#include "ops/nn/depthwise.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
@@ -292,10 +293,8 @@ class Conv : public ConvBase {
       return;
     if (x.count() == 0)
       set_bias(context, problem, y, bias);
-    else if (depthwise && !rest.residual && rest.activation.is_simple(problem.type))
-      return convolve_depthwise(context, problem, data, rest.activation);
     else if (depthwise)
-      convolve_depthwise(context, problem, data);
+      return convolve_depthwise(context.stream(), problem, data, rest);
     else
       return convolve_whole(context, problem, data, rest, shape.count(2, shape.rank()));
     finish(context.stream(), problem, shape.count(2, shape.rank()), rest, y.data);

@@ -51,11 +51,6 @@ struct ColumnRange {
 void convolve_columns(Context& context, const ConvProblem& problem, const ConvData& data,
                       const std::function<void(const ColumnRange&, void* columns)>& fill);
 
-// One group a channel; with a simple activation at the end.
-bool is_depthwise(const ConvProblem& problem);
-void convolve_depthwise(Context& context, const ConvProblem& problem, const ConvData& data,
-                        const Activation& activation = {});
-
 // What there is without any input: the bias alone, or zeros.
 void set_bias(Context& context, const ConvProblem& problem, const Tensor& y, const void* bias);
 

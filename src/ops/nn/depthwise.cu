@@ -1,9 +1,7 @@
-// Convolutions with a group for each channel. There is nothing to multiply as matrices: they are bound by memory.
 #include "device/device.h"
 #include "device/transform.h"
 #include "ops/dispatch.h"
 #include "ops/nn/channels_last_depthwise.h"
-#include "ops/registry.h"
 
 namespace encore::ops {
 namespace {
@@ -20,7 +18,7 @@ struct DepthwiseSquare {
   static constexpr int kAtOnce =
       40 / kReach < kLines ? 40 / kReach : kLines;  // lines, all asked for before any is used
   using C = Compute<T>;
-  const T *x, *weights, *bias;
+  const T *x, *weights, *bias, *residual;
   T* y;
   Window w;
   Activation activation;
@@ -46,14 +44,19 @@ struct DepthwiseSquare {
     else
       add<false>(sums, taps, from, left, top);
 
-    T* const to = y + plane * w.out_count() + int64_t(row) * w.out[2] + column;
+    const int64_t to = plane * w.out_count() + int64_t(row) * w.out[2] + column;
     const int count = w.out[2] - column < kAcross ? w.out[2] - column : kAcross;
     UNROLL for (int o = 0; o < kDown; ++o) {
       if (row + o >= w.out[1]) break;
+      const int64_t line = to + int64_t(o) * w.out[2];
+      if (residual) {
+        const auto more = device::load_pack<kAcross>(residual + line, wide_out, count);
+        UNROLL for (int p = 0; p < kAcross; ++p) sums[o][p] += C(more.at[p]);
+      }
       activation.template simple<T>(sums[o]);
       device::Pack<T, kAcross> out;
       UNROLL for (int p = 0; p < kAcross; ++p) out.at[p] = T(sums[o][p]);
-      device::store_pack(to + int64_t(o) * w.out[2], out, wide_out, count);
+      device::store_pack(y + line, out, wide_out, count);
     }
   }
 
@@ -97,7 +100,7 @@ struct DepthwiseSquare {
 // Any window and layout; one output a thread.
 template <class T>
 struct Depthwise {
-  const T *x, *weights, *bias;
+  const T *x, *weights, *bias, *residual;
   T* y;
   Window w;
   Activation activation;
@@ -126,6 +129,7 @@ struct Depthwise {
         }
       }
     }
+    if (residual) sum += C(residual[i]);
     y[i] = T(activation.template simple<T>(sum));
   }
 };
@@ -133,7 +137,7 @@ struct Depthwise {
 constexpr int64_t kBusy = 512;  // threads for each multiprocessor
 
 template <class T, int kKernel, int kStride>
-void launch_square(Context& context, const ConvProblem& p, const ConvData& data, const Activation& activation) {
+void launch_square(StreamRef stream, const ConvProblem& p, const ConvData& data, const Epilogue& rest) {
   const Window& w = p.window;
   const auto launch = [&]<int kDown>(int64_t least_threads) {
     using Kernel = DepthwiseSquare<T, kKernel, kStride, kDown>;
@@ -141,44 +145,57 @@ void launch_square(Context& context, const ConvProblem& p, const ConvData& data,
     const int64_t groups = (w.out[2] + kAcross - 1) / kAcross, runs = (w.out[1] + kDown - 1) / kDown;
     const int64_t n = p.images * p.out_channels * runs * groups;
     if (n < least_threads) return false;
-    const T* const x = static_cast<const T*>(data.x);
+    const auto *const x = static_cast<const T*>(data.x), *const residual = static_cast<const T*>(rest.residual);
     T* const y = static_cast<T*>(data.y);
     const bool wide_in =
         w.in[2] % kAcross == 0 && w.before[2] == Kernel::kBefore && device::is_pack_aligned<kAcross>(x);
-    const bool wide_out = w.out[2] % kAcross == 0 && device::is_pack_aligned<kAcross>(y);
-    device::for_each_index(context.stream(), n,
-                           Kernel{x, static_cast<const T*>(data.w), static_cast<const T*>(data.bias), y, w, activation,
-                                  Divider(groups, n), Divider(runs, n), Divider(p.out_channels, n),
+    const bool wide_out =
+        w.out[2] % kAcross == 0 && device::is_pack_aligned<kAcross>(y) && device::is_pack_aligned<kAcross>(residual);
+    device::for_each_index(stream, n,
+                           Kernel{x, static_cast<const T*>(data.w), static_cast<const T*>(data.bias), residual, y, w,
+                                  rest.activation, Divider(groups, n), Divider(runs, n), Divider(p.out_channels, n),
                                   Divider(p.out_channels / p.in_channels, p.out_channels), wide_in, wide_out});
     return true;
   };
-  if (!launch.template operator() < kKernel == 3 ? 4 : 2 > (kBusy * device::multiprocessors(context.stream().device())))
+  if (!launch.template operator() < kKernel == 3 ? 4 : 2 > (kBusy * device::multiprocessors(stream.device())))
     launch.template operator()<1>(0);
+}
+
+void launch_depthwise(StreamRef stream, const ConvProblem& p, const ConvData& data, const Epilogue& rest) {
+  if (convolve_depthwise_channels_last(stream, p, data, rest)) return;
+  const Window& w = p.window;
+  if (p.layout == Layout::channels_last || p.type == Type::f64 || !has_square_taps(w)) {
+    const int64_t n = p.images * p.out_channels * w.out_count();
+    dispatch(FloatList{}, p.type, [&]<class T>() {
+      device::for_each_index(
+          stream, n,
+          Depthwise<T>{static_cast<const T*>(data.x), static_cast<const T*>(data.w), static_cast<const T*>(data.bias),
+                       static_cast<const T*>(rest.residual), static_cast<T*>(data.y), w, rest.activation,
+                       Elements(p.layout, p.out_channels, w.out, n), Planes(p.layout, p.in_channels, w.in_count()),
+                       Planes(p.layout, p.out_channels, w.taps()),
+                       Divider(p.out_channels / p.in_channels, p.out_channels)});
+    });
+    return;
+  }
+  dispatch(TypeList<float, Half, BFloat16>{}, p.type, [&]<class T>() {
+    with_square_taps(w, [&]<int kKernel, int kStride> { launch_square<T, kKernel, kStride>(stream, p, data, rest); });
+  });
 }
 
 }  // namespace
 
 bool is_depthwise(const ConvProblem& p) { return p.groups == p.in_channels && p.groups > 1; }
 
-void convolve_depthwise(Context& context, const ConvProblem& p, const ConvData& data, const Activation& activation) {
-  if (convolve_depthwise_channels_last(context, p, data, activation)) return;
-  const Window& w = p.window;
-  if (p.layout == Layout::channels_last || p.type == Type::f64 || !has_square_taps(w)) {
-    const int64_t n = p.images * p.out_channels * w.out_count();
-    dispatch(FloatList{}, p.type, [&]<class T>() {
-      device::for_each_index(
-          context.stream(), n,
-          Depthwise<T>{static_cast<const T*>(data.x), static_cast<const T*>(data.w), static_cast<const T*>(data.bias),
-                       static_cast<T*>(data.y), w, activation, Elements(p.layout, p.out_channels, w.out, n),
-                       Planes(p.layout, p.in_channels, w.in_count()), Planes(p.layout, p.out_channels, w.taps()),
-                       Divider(p.out_channels / p.in_channels, p.out_channels)});
-    });
-    return;
-  }
-  dispatch(TypeList<float, Half, BFloat16>{}, p.type, [&]<class T>() {
-    with_square_taps(
-        w, [&]<int kKernel, int kStride> { launch_square<T, kKernel, kStride>(context, p, data, activation); });
-  });
+bool has_square_taps(const Window& w) {
+  return w.in[0] == 1 && w.kernel[0] == 1 && w.out[0] == 1 && w.kernel[1] == w.kernel[2] &&
+         (w.kernel[2] == 3 || w.kernel[2] == 5 || w.kernel[2] == 7) && w.stride[1] == w.stride[2] && w.stride[2] <= 2 &&
+         w.dilation[1] == 1 && w.dilation[2] == 1;
+}
+
+void convolve_depthwise(StreamRef stream, const ConvProblem& p, const ConvData& data, const Epilogue& rest) {
+  if (rest.activation.is_simple(p.type)) return launch_depthwise(stream, p, data, rest);
+  launch_depthwise(stream, p, data, {nullptr, rest.residual, {}});
+  activate(stream, p.type, p.images * p.out_channels * p.window.out_count(), rest.activation, data.y);
 }
 
 }  // namespace encore::ops
