@@ -34,6 +34,7 @@ struct Limits {
   int candidates = 24;
   // Behind the first ones are some that give grouped convolutions misaligned addresses.
   int grouped = 8;
+  int curved = 3;                // of those that end with a curve which cuDNN has to compile for each
   int least = 8, slow_ms = 100;  // not more than so many if building them takes longer
   int patience = 6;              // candidates in a row that bring nothing
   int report = 0;
@@ -42,10 +43,10 @@ struct Limits {
     Limits limits;
     const char* const given = std::getenv("ENCORE_CONV_SEARCH");
     std::string_view rest(given ? given : "");
-    const std::pair<std::string_view, int*> known[] = {{"threads", &limits.threads},       {"helpers", &limits.helpers},
-                                                       {"candidates", &limits.candidates}, {"grouped", &limits.grouped},
-                                                       {"least", &limits.least},           {"slow_ms", &limits.slow_ms},
-                                                       {"patience", &limits.patience},     {"report", &limits.report}};
+    const std::pair<std::string_view, int*> known[] = {
+        {"threads", &limits.threads}, {"helpers", &limits.helpers},   {"candidates", &limits.candidates},
+        {"grouped", &limits.grouped}, {"curved", &limits.curved},     {"least", &limits.least},
+        {"slow_ms", &limits.slow_ms}, {"patience", &limits.patience}, {"report", &limits.report}};
     while (!rest.empty()) {
       const std::string_view pair = rest.substr(0, rest.find(','));
       rest.remove_prefix(std::min(pair.size() + 1, rest.size()));
@@ -228,8 +229,7 @@ class Search {
       const auto begin = Clock::now();
       Candidates candidates(handle, dnn_, *job.problem, job.fused, job.deterministic);
       count(heuristics_s_, begin);
-      const int64_t most =
-          bench ? (job.problem->groups == 1 ? limits_.candidates : limits_.grouped) : candidates.count();
+      const int64_t most = bench ? most_candidates(job) : candidates.count();
       for (int64_t candidate; (candidate = take(job, std::min(candidates.count(), most))) >= 0;)
         if (!try_candidate(job, candidates, candidate, bench)) break;
     } catch (const Error&) {
@@ -239,6 +239,11 @@ class Search {
       job.closed = true;
       job.failure = error.what();
     }
+  }
+
+  int most_candidates(const Job& job) const {
+    const int most = job.problem->groups == 1 ? limits_.candidates : limits_.grouped;
+    return job.fused && job.problem->curve > Convolution::Curve::relu ? std::min(most, limits_.curved) : most;
   }
 
   // The next candidate; below zero if none is to be tried.

@@ -153,27 +153,29 @@ GroupCut cut_images(int64_t images, int64_t pixels, int64_t channels, int64_t gr
   return cut;
 }
 
-// Of whole groups, as few as still are neighbours for so long that memory is read well. A cluster has as many blocks as
-// leave each thread a few packs; no chunks if that is more than it may have.
+// Of whole groups, as few as still are neighbours for so long that memory is read well. No chunks where a block would
+// have more packs than a few a thread, unless all multiprocessors have some.
 GroupCut cut_for_clusters(int64_t images, int64_t pixels, int64_t channels, int64_t groups, int pack,
-                          int64_t most_blocks) {
-  constexpr int64_t kFewPacks = 4 * GroupCut::kThreads, kMostPacks = 8 * GroupCut::kThreads;  // of a block
-  const int64_t group = channels / groups, neighbours = 4 * pack;
+                          int64_t most_blocks, int64_t multiprocessors) {
+  constexpr int64_t kFewPacks = 2 * GroupCut::kThreads, kMostPacks = 8 * GroupCut::kThreads;  // of a block
+  const int64_t group = channels / groups, neighbours = 2 * pack;
   GroupCut cut{channels, pixels, int(groups), int(group)};
   int64_t own = std::min(groups, (neighbours + group - 1) / group);
   while (own < groups && own * group % pack != 0) ++own;
   const int64_t packs = (own * group + pack - 1) / pack, blocks_at_most = INT32_MAX / device::kMostInCluster;
   if (own > GroupCut::kMostGroups || packs > GroupCut::kThreads || pixels > most_blocks * kMostPacks / packs)
     return cut;
-  if (images > blocks_at_most / ((groups + own - 1) / own)) return cut;
+  const int64_t chunks = (groups + own - 1) / own;
+  if (images > blocks_at_most / chunks) return cut;
   int64_t blocks = 1;
-  while (blocks < most_blocks && pixels * packs > blocks * kFewPacks) blocks *= 2;
+  while (blocks < most_blocks && pixels * packs > blocks * GroupCut::kThreads) blocks *= 2;
   while ((blocks - 1) * ((pixels + blocks - 1) / blocks) >= pixels) blocks /= 2;  // each has some
   cut.whole_groups = int(own);
   cut.chunk = int(own * group);
   cut_pixels(cut, blocks);
-  if (cut.slab_pixels * packs > kMostPacks) return cut;
-  cut.chunks = int((groups + own - 1) / own);
+  const bool is_spread = 2 * images * chunks * blocks >= multiprocessors;
+  if (cut.slab_pixels * packs > (is_spread ? kMostPacks : kFewPacks)) return cut;
+  cut.chunks = int(chunks);
   spread_threads(cut, pack, cut.slab_pixels);
   return cut;
 }
@@ -219,6 +221,7 @@ class GroupNorm : public Op {
     if (x.count() == 0) return;
     require(channels < (int64_t(1) << 31), "an image of ", channels, " channels is too wide");
     const int device = context.stream().device();
+    const int64_t multiprocessors = device::multiprocessors(device);
     dispatch(TypeList<float, Half>{}, x.type, [&]<class T>() {
       const auto launch = [&]<int kPack>() {
         const auto images_of = [&](const GroupCut& cut) {
@@ -230,7 +233,7 @@ class GroupNorm : public Op {
         if constexpr (kPack > 1) {
           using Together = GroupNormTogether<T, kPack, kSkips>;
           const int most = device::most_in_cluster<typename Together::Shared, Together>(device);
-          const GroupCut cut = cut_for_clusters(images, pixels, channels, groups_, kPack, most);
+          const GroupCut cut = cut_for_clusters(images, pixels, channels, groups_, kPack, most, multiprocessors);
           if (cut.chunks > 0 && Together::dynamic_bytes(cut) <= Together::kDynamicBytes) {
             device::cluster_kernel<typename Together::Shared>(
                 context.stream(), {images * cut.chunks, cut.slabs, cut.threads, Together::dynamic_bytes(cut)},
@@ -238,7 +241,7 @@ class GroupNorm : public Op {
             return true;
           }
         }
-        const GroupCut cut = cut_images(images, pixels, channels, groups_, kPack, device::multiprocessors(device));
+        const GroupCut cut = cut_images(images, pixels, channels, groups_, kPack, multiprocessors);
         if (kPack > 1 && cut.chunks == 0) return false;
         auto* pieces = static_cast<Spreading*>(
             context.scratch(size_t(images) * size_t(groups_) * size_t(cut.pieces()) * sizeof(Spreading)));
