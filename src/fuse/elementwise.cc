@@ -32,6 +32,10 @@ bool is_for_programs(const Match& match, int step) {
   return match.is_there(step) && ops::scalar_call(match.node(step));
 }
 
+bool is_elementwise_for(const Match& match, int v) {
+  return match.plan().settings.fuses_elementwise && match.only_reader(v) >= 0 && is_for_programs(match, match.maker(v));
+}
+
 bool is_read_in_place(const Match& match, int v) {
   const std::vector<int>& readers = match.readers(v);
   return !match.value(v).is_output && std::ranges::all_of(readers, [&](int s) {

@@ -42,6 +42,8 @@ bool only_shapes(const Match& match, int s);
 bool is_read_in_place(const Match& match, int v);
 // Whether elementwise programs compute what the step does.
 bool is_for_programs(const Match& match, int step);
+// Whether one makes the value for one reader alone: then that step takes along what the value is added to.
+bool is_elementwise_for(const Match& match, int v);
 // An activation that a kernel does at its end, as FusedConv names it; its last step makes the result.
 struct Ending {
   std::vector<int> steps;
@@ -155,6 +157,8 @@ void join_product_sum(Match& match, int product);
 void join_product_activation(Match& match, int product);
 // Products by constants and the norms that alone read their rows, with a residual sum between or none.
 void join_product_norm(Match& match, int product);
+// Norms, of products or not, and the residual sums that alone read their rows.
+void join_norm_sum(Match& match, int norm);
 
 // ---- what makes no difference to results, to the bit
 

@@ -3,7 +3,6 @@
 
 #include "fuse/joined_products.h"
 #include "fuse/passes.h"
-#include "ops/elementwise/program.h"
 #include "ops/registry.h"
 
 namespace encore::fuse {
@@ -29,13 +28,6 @@ int reader_of_elements(const Match& match, int v, std::vector<int>& shapes) {
       reader = s;
   }
   return match.value(v).is_output ? -1 : reader;
-}
-
-// An elementwise step that nobody else reads takes the sum along itself.
-bool is_elementwise_for(const Match& match, int v) {
-  const int made = match.maker(v);
-  return match.plan().settings.fuses_elementwise && made >= 0 && match.only_reader(v) >= 0 &&
-         ops::scalar_call(match.node(made));
 }
 
 }  // namespace

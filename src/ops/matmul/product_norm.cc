@@ -10,7 +10,7 @@
 namespace encore::ops {
 namespace {
 
-enum Input { kA, kB, kBias, kResidual, kGamma, kBeta, kAdded };
+enum Input { kA, kB, kBias, kResidual, kGamma, kBeta, kAdded, kBehind = kBehindProductNorm };
 
 class ProductNorm : public Op {
  public:
@@ -61,6 +61,11 @@ class ProductNorm : public Op {
                  .epsilon = epsilon_};
     const Shape shape = residual ? residual->shape : a.shape.with(rank - 1, gemm.n);
     norm.y = context.output(0, shape).data;
+    if (const Tensor* const behind = context.find_input(kBehind)) {
+      require(behind->type == a.type && behind->shape == shape, "what is added to the result has shape ",
+              behind->shape.str(), "; the result has ", shape.str());
+      norm.behind = behind->data;
+    }
     if (context.wants_output(1)) norm.sum = context.output(1, shape).data;
     if (gemm.m == 0 || gemm.n == 0) return;
     if (run_in_parts(context, gemm, a.data, b.data, bias, norm, types)) return;

@@ -34,6 +34,7 @@ struct NormalizeFewRows {
     float values[kKeep][kPack];
     Words<V> gamma[kKeep], beta[kKeep];
     Words<X> bias[kKeep];
+    Words<Y> behind[kKeep];
   };
   // Of warps. What there is no warp for is zero.
   struct Shared {
@@ -63,6 +64,7 @@ struct NormalizeFewRows {
           prefetch(row, first + lane, threads);
         b.wait();
         load(own, row, first + lane, threads);
+        ask_behind(own, row, first + lane, threads);
         sum[lane] = squares[lane] = 0;
         each(first + lane, threads, [&](int k, int) {
           UNROLL for (int i = 0; i < kPack; ++i) {
@@ -166,12 +168,25 @@ struct NormalizeFewRows {
     }
   }
 
+  // Once there are registers for it.
+  DEVICE_FN void ask_behind(Held& own, int row, int t, int threads) const {
+    UNROLL for (auto& words : own.behind) words = {};
+    if (!norm.behind) return;
+    each(t, threads, [&](int k, int first) {
+      own.behind[k] = load_words<kPack>(static_cast<const Y*>(norm.behind) + begin(row) + first);
+    });
+  }
+
   DEVICE_FN void store(const Held& own, int row, int t, int threads, float mean, float scale) const {
     each(t, threads, [&](int k, int first) {
       const auto gamma = pack_of<V>(own.gamma[k]), beta = pack_of<V>(own.beta[k]);
       Pack<Y, kPack> out;
       UNROLL for (int i = 0; i < kPack; ++i) out.at[i] =
           Y((own.values[k][i] - mean) * scale * float(gamma.at[i]) + float(beta.at[i]));
+      if (norm.behind) {
+        const auto behind = pack_of<Y>(own.behind[k]);
+        UNROLL for (int i = 0; i < kPack; ++i) out.at[i] = AddBehind()(out.at[i], behind.at[i]);
+      }
       device::store_pack(static_cast<Y*>(norm.y) + begin(row) + first, out, true);
       if constexpr (kAdds) {
         if (!norm.sum) return;

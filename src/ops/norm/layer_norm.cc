@@ -43,6 +43,12 @@ class LayerNorm : public Op {
     }
     const Tensor y = context.output(0, x.shape);
     norm.y = y.data;
+    if (const Tensor* const behind = context.find_input(kBehindNorm)) {
+      require(behind->type == y.type && behind->shape == x.shape, "what is added to the result has type ",
+              device::name(behind->type), " and shape ", behind->shape.str(), "; the result has type ",
+              device::name(y.type), " and shape ", x.shape.str());
+      norm.behind = behind->data;
+    }
     norm.centred = kKind == Kind::layer;
     norm.epsilon = epsilon_;
     Shape reduced = x.shape;

@@ -131,6 +131,8 @@ struct NormalizeRows {
         put([&](int, Index) { return Pack<C, kPack>{}; });
     });
     if constexpr (std::is_same_v<X, Y>) teams.take_back(b);
+    if constexpr (How::kWhole)
+      if (norm.behind) add_behind(b, teams.index(0));
   }
 
  private:
@@ -192,6 +194,23 @@ struct NormalizeRows {
     }
   }
 
+  // To what the block has written, which is near. The other phases need no registers for it.
+  DEVICE_FN void add_behind(Block& b, int64_t first_row) const {
+    b.threads([&](int t, const Shared&) {
+      const int rows = b.size() / Teams::Together::size(b);
+      const int64_t left = norm.rows - first_row;
+      Y* const y = static_cast<Y*>(norm.y) + first_row * norm.width;
+      const Y* const behind = static_cast<const Y*>(norm.behind) + first_row * norm.width;
+      const Index count = Index(rows < left ? rows : left) * Index(norm.width);
+      NO_UNROLL for (Index i = t * kPack; i < count; i += b.size() * kPack) {
+        auto some = device::load_pack<kPack>(y + i, true);
+        const auto more = device::load_pack<kPack>(behind + i, true);
+        UNROLL for (int j = 0; j < kPack; ++j) some.at[j] = AddBehind()(some.at[j], more.at[j]);
+        device::store_pack(y + i, some, true);
+      }
+    });
+  }
+
   DEVICE_FN void write(void* statistics, int64_t row, C value) const {
     if (!statistics) return;
     if (norm.double_statistics)
@@ -222,6 +241,12 @@ void normalize(StreamRef stream, const RowNorm& norm) {
                                                                                            norm.width, whole, launch);
 }
 
+bool is_whole(const RowNorm& norm, const NormTypes& types) {
+  bool whole = false;
+  dispatch_norm(norm, types, [&]<class X, class V, class Y, bool kAdds> { whole = is_whole<X, V, Y>(norm); });
+  return whole;
+}
+
 }  // namespace
 
 bool can_normalize(const NormTypes& types) {
@@ -236,6 +261,15 @@ void normalize_rows(StreamRef stream, const RowNorm& norm, const NormTypes& type
   require(can_normalize(types) && (!adds(norm) || x == y), "values of type ", device::name(x), " with a scale of type ",
           device::name(gamma), " and results of type ", device::name(y), " are not supported");
   if (norm.rows == 0 || norm.width == 0) return;
+  if (norm.behind && !is_whole(norm, types)) {
+    RowNorm alone = norm;
+    alone.behind = nullptr;
+    normalize_rows(stream, alone, types);
+    return dispatch(FloatList{}, y, [&]<class Y> {
+      Y* const rows = static_cast<Y*>(norm.y);
+      device::transform(stream, norm.rows * norm.width, rows, AddBehind(), rows, static_cast<const Y*>(norm.behind));
+    });
+  }
   if (adds(norm) && norm.strict && x == Type::f32) return normalize<float, float, float, true, double>(stream, norm);
   if (normalize_few_rows(stream, norm, types)) return;
   if (normalize_unaligned_rows(stream, norm, types)) return;

@@ -22,7 +22,8 @@ struct RowNorm {
     int64_t step = 0;  // from one row's values to the next row's: 0 or the width
   } gamma, beta;       // beta: null adds nothing
   void* y;
-  void* mean = nullptr;  // of each row
+  const void* behind = nullptr;  // added to y, once that is rounded; of its type
+  void* mean = nullptr;          // of each row
   void* inverse_deviation = nullptr;
   bool double_statistics = false;  // mean and inverse_deviation are double, else float
   bool centred = true;             // false: the mean is taken as zero
@@ -30,6 +31,10 @@ struct RowNorm {
   double epsilon = 1e-5;
   int parts = 1;  // x is the sum of so many, which lie one behind the other; see normalize_parts()
 };
+
+// The input of LayerNormalization and its kin that is added to the result, of the same shape and type. Fusion alone
+// gives it.
+inline constexpr int kBehindNorm = 3;
 
 struct NormTypes {
   Type x, gamma, y;

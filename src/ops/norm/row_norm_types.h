@@ -35,7 +35,17 @@ bool is_whole(const RowNorm& norm) {
     whole &= device::is_pack_aligned<kPack>(static_cast<const X*>(x));
   for (const void* v : {norm.gamma.data, norm.beta.data})
     whole &= device::is_pack_aligned<kPack>(static_cast<const V*>(v));
-  return whole && device::is_pack_aligned<kPack>(static_cast<const Y*>(norm.y));
+  for (const void* y : {static_cast<const void*>(norm.y), norm.behind})
+    whole &= device::is_pack_aligned<kPack>(static_cast<const Y*>(y));
+  return whole;
 }
+
+// As a node of its own does it: the terms have been rounded.
+struct AddBehind {
+  template <class Y>
+  DEVICE_FN Y operator()(Y y, Y behind) const {
+    return Y(device::Compute<Y>(y) + device::Compute<Y>(behind));
+  }
+};
 
 }  // namespace encore::ops

@@ -19,7 +19,7 @@ namespace encore::ops {
 template <int kPack_, int kLanes_, int kKeep_, bool kStaged_>
 struct RowSpread {
   static constexpr int kPack = kPack_, kLanes = kLanes_, kKeep = kKeep_;
-  static constexpr bool kStaged = kStaged_;
+  static constexpr bool kStaged = kStaged_, kWhole = kPack > 1;  // of packs alone
 };
 
 // The state of a staged block is all in dynamic shared memory.

@@ -144,7 +144,7 @@ class UnalignedPart {
 template <int kLanes_, int kKeep_>
 struct Unaligned {
   static constexpr int kLanes = kLanes_, kKeep = kKeep_;
-  static constexpr bool kStaged = false;
+  static constexpr bool kStaged = false, kWhole = false;
 };
 
 template <class T, int kLanes, int kKeep_>
