@@ -15,7 +15,7 @@ size_t behind_of(const Match& match, int s) {
   constexpr const char* kNorms[] = {"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"};
   if (std::ranges::any_of(kNorms, [&](const char* op) { return match.is(s, op); })) return ops::kBehindNorm;
   const NodeInfo& info = match.node(s);
-  return info.domain() == kFusions && info.op_type() == "ProductNorm" ? ops::kBehindProductNorm : 0;
+  return info.domain() == kFusions && info.op_type() == "ProductNorm" ? ops::ProductNormInputs::kBehind : 0;
 }
 
 }  // namespace

@@ -62,6 +62,7 @@ constexpr Pass kPasses[] = {
     {"product_sums", "a product and its sum", join_product_sum, false},
     {"product_activations", "a product and its activation", join_product_activation, false},
     {"product_norms", "a product and its norm", join_product_norm, false},
+    {"two_norms", "two norms", join_two_norms, false},
     {"norm_sums", "a norm and its sum", join_norm_sum, false},
     {"turned_pairs", "a roll", turn_pairs, false},
     {"rolls", "a roll", join_roll, false},

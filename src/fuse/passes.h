@@ -157,6 +157,8 @@ void join_product_sum(Match& match, int product);
 void join_product_activation(Match& match, int product);
 // Products by constants and the norms that alone read their rows, with a residual sum between or none.
 void join_product_norm(Match& match, int product);
+// Such a norm without a mean and the norm that alone reads its rows, with a residual sum between.
+void join_two_norms(Match& match, int norm);
 // Norms, of products or not, and the residual sums that alone read their rows.
 void join_norm_sum(Match& match, int norm);
 

@@ -1,4 +1,4 @@
-"""Norms that add their rows to a residual, as models have them that norm what each block makes: equal to the bit."""
+"""Norms that add their rows to a residual, equal to the bit, and those of such sums."""
 
 import encore_session as es
 import numpy as np
@@ -176,3 +176,85 @@ def test_in_bodies(encore, tmp_path):
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
     last = [sorted(folder.glob("*.txt"))[-1].read_text() for folder in tmp_path.iterdir() if folder.is_dir()]
     assert any("LayerNormalization(t, scale, _, u)" in one for one in last)
+
+
+def gemma(net, width=WIDTH, depth=128, wide=False, read=True):
+    """norm(r + norm(x W)), and the sum if somebody reads it; `wide`: with scales in float."""
+    x = net.node("Relu", [net.input("x", ["b", "n", depth])])
+    r = net.node("Relu", [net.input("r", ["b", "n", width])])
+    rows = net.node("MatMul", [x, net.constant(numbers((depth, width), 1, -0.3, 0.3))])
+
+    def norm(rows, seed):
+        scale = net.constant(numbers((width,), seed, 0.5, 1.5), np.float32 if wide else net.dtype)
+        if wide:
+            rows = net.node("Cast", [rows], to=1)
+        rows = net.node("RMSNormalization", [rows, scale], epsilon=1e-3)
+        return net.node("Cast", [rows], to=net.kind) if wide else rows
+
+    y = net.node("Add", [r, norm(rows, 2)])
+    net.output(norm(y, 3), ["b", "n", width])
+    if read:
+        net.output(y, ["b", "n", width])
+    return net
+
+
+def check_two(make_model, tmp_path, dtype, rows, width=WIDTH, strict=0, **how):
+    one, wide = (gemma(Network(d), width, **how).model(make_model, opset=23) for d in (dtype, "float32"))
+    plan = plan_of(one, tmp_path)
+    assert "epsilon_ahead" in plan and " Add(" not in plan and "SkipSimplified" not in plan, plan
+    feeds = {"x": numbers((1, rows, 128), 1), "r": numbers((1, rows, width), 2)}
+    for auto_graph in (0, 1):
+        session = es.make_session(
+            one, regions=1, auto_graph=auto_graph, use_tf32=0, enable_skip_layer_norm_strict_mode=strict
+        )
+        es.assert_all_on_encore(session)
+        for _ in range(4):
+            agree(session.run(None, feeds), on_cpu(wide, rounded(feeds, dtype)), dtype)
+    return sum("Normalize" in kernel for kernel in kernels_of(session, feeds)) if es.on_virtual_gpu() else None
+
+
+@pytest.mark.parametrize("rows", [1, 20, 600])
+@pytest.mark.parametrize("read", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_two_norms(encore, make_model, tmp_path, dtype, read, rows):
+    """Of few rows one kernel does both."""
+    kernels = check_two(make_model, tmp_path, dtype, rows, read=read)
+    assert kernels in (None, 2 if rows == 600 else 1)
+
+
+@pytest.mark.parametrize("width", [1, 63, 72, 2056, 4104])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_widths_of_two_norms(encore, make_model, tmp_path, dtype, width):
+    check_two(make_model, tmp_path, dtype, 9, width)
+
+
+@pytest.mark.parametrize("rows", [1, 20, 600])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_two_norms_by_scales_in_float(encore, make_model, tmp_path, dtype, rows):
+    check_two(make_model, tmp_path, dtype, rows, wide=True)
+
+
+def test_two_strict_norms(encore, make_model, tmp_path):
+    assert check_two(make_model, tmp_path, "float32", 20, strict=1) in (None, 2)
+
+
+def test_two_norms_of_no_rows(encore, make_model):
+    session = es.make_session(gemma(Network("float16")).model(make_model, opset=23), regions=1)
+    for got in session.run(None, {"x": numbers((1, 0, 128)), "r": numbers((1, 0, WIDTH))}):
+        assert got.shape == (1, 0, WIDTH)
+
+
+@es.needs_graphs
+@pytest.mark.parametrize("rows", [1, 20, 600])
+def test_two_norms_captured_and_replayed(encore, make_model, rows):
+    model = gemma(Network("float16")).model(make_model, opset=23)
+    session, eager = (es.make_session(model, regions=1, **how) for how in ({"enable_cuda_graph": 1}, {"auto_graph": 0}))
+    shapes = {"x": (1, rows, 128), "r": (1, rows, WIDTH)}
+    forms = {one.name: ((1, rows, WIDTH), np.float32) for one in session.get_outputs()}
+    bound = es.Bound(session, {name: numbers(shape) for name, shape in shapes.items()}, forms)
+    for seed in range(5):
+        feeds = {name: numbers(shape, seed) for name, shape in shapes.items()}
+        for got, wanted in zip(bound.run(feeds).values(), eager.run(None, feeds), strict=True):
+            np.testing.assert_array_equal(got, wanted)
+    (report,) = onnxruntime_ep_encore.graph_report(session)
+    assert report["replays"] > 2

@@ -10,7 +10,7 @@
 namespace encore::ops {
 namespace {
 
-enum Input { kA, kB, kBias, kResidual, kGamma, kBeta, kAdded, kBehind = kBehindProductNorm };
+using enum ProductNormInputs::Input;
 
 class ProductNorm : public Op {
  public:
@@ -19,6 +19,7 @@ class ProductNorm : public Op {
         transpose_b_(node.get_int("transB", 0) != 0),
         tf32_(node.settings.use_tf32),
         epsilon_(node.get_float("epsilon", 0)),
+        epsilon_ahead_(node.get_float(kEpsilonAhead, 0)),
         centred_(node.get_int(kCentred, 1) != 0),
         strict_(node.settings.strict_skip_layer_norm) {}
 
@@ -56,9 +57,12 @@ class ProductNorm : public Op {
                  .bias = row(kAdded, a.type),
                  .gamma = {row(kGamma, types.gamma)},
                  .beta = {row(kBeta, types.gamma)},
+                 .ahead = {row(kAhead, types.gamma), epsilon_ahead_},
                  .centred = centred_,
                  .strict = strict_ && residual,
                  .epsilon = epsilon_};
+    require(!norm.ahead.gamma || (residual && !bias && !norm.bias),
+            "a norm ahead of the residual wants one, and no bias");
     const Shape shape = residual ? residual->shape : a.shape.with(rank - 1, gemm.n);
     norm.y = context.output(0, shape).data;
     if (const Tensor* const behind = context.find_input(kBehind)) {
@@ -82,7 +86,7 @@ class ProductNorm : public Op {
   bool run_in_parts(Context& context, device::Gemm gemm, const void* a, const void* b, const void* bias, RowNorm norm,
                     const NormTypes& types) const {
     const StreamRef stream = context.stream();
-    for (const int row : {kBias, kGamma, kBeta, kAdded})
+    for (const int row : {kBias, kGamma, kBeta, kAdded, kAhead})
       if (context.find_input(row) && !is_constant(row)) return false;
     if (bias && norm.bias) return false;
     gemm.has_bias = bias != nullptr;
@@ -102,7 +106,7 @@ class ProductNorm : public Op {
 
   float alpha_;
   bool transpose_b_, tf32_;
-  float epsilon_;
+  float epsilon_, epsilon_ahead_;
   bool centred_, strict_;
   unsigned constants_ = 0;  // inputs, a bit each
 };

@@ -40,6 +40,7 @@ struct NormalizeFewRows {
   struct Shared {
     alignas(16) float squares[kMaxWarps];  // of deviations from the warp's own mean, if the row is centred
     alignas(16) float mean[kMaxWarps], count[kMaxWarps];
+    alignas(16) float ahead[kMaxWarps];  // squares for the norm ahead
   };
   struct Moments {
     float mean, squares;
@@ -54,7 +55,6 @@ struct NormalizeFewRows {
     PerThread<Held, kMaxThreads> held;
     device::for_each_warp(b, [&](const Warp& warp, Shared& s) {
       const int first = 32 * warp.index();
-      PerThread<float, 32> sum, squares;
       warp.lanes([&](int lane) {
         Held& own = held[first + lane];
         UNROLL for (int k = 0; k < kKeep; ++k) own.gamma[k] = own.beta[k] = {}, own.bias[k] = {};
@@ -62,38 +62,22 @@ struct NormalizeFewRows {
           each(first + lane, threads, [&](int k, int at) { ask(own, row, k, at); });
         else
           prefetch(row, first + lane, threads);
+        if (norms_ahead()) prefetch_ahead(row, first + lane, threads);
         b.wait();
         load(own, row, first + lane, threads);
         ask_behind(own, row, first + lane, threads);
-        sum[lane] = squares[lane] = 0;
-        each(first + lane, threads, [&](int k, int) {
-          UNROLL for (int i = 0; i < kPack; ++i) {
-            sum[lane] += own.values[k][i];
-            squares[lane] += square(own.values[k][i]);
-          }
-        });
       });
-      const float count = float(count_of(first, threads));
-      if (norm.centred) {  // the mean of the squares less the square of the mean would cancel
-        warp.template reduce_columns<1>([&](int lane) -> float& { return sum[lane]; }, add);
-        warp.lanes([&](int lane) {
-          const Held& own = held[first + lane];
-          sum[lane] *= device::fast_reciprocal(count);
-          squares[lane] = 0;
-          each(first + lane, threads, [&](int k, int) {
-            UNROLL for (int i = 0; i < kPack; ++i) squares[lane] += square(own.values[k][i] - sum[lane]);
-          });
-        });
-      }
-      warp.template reduce_columns<1>([&](int lane) -> float& { return squares[lane]; }, add);
-      warp.lanes([&](int lane) {
-        const int at = warp.index() + lane * (threads / 32);  // the first lane's is the warp's own
-        if (at >= kMaxWarps) return;
-        s.squares[at] = lane == 0 ? squares[lane] : 0.f;
-        s.mean[at] = lane == 0 ? sum[lane] : 0.f;
-        s.count[at] = lane == 0 ? count : 0.f;
-      });
+      if (norms_ahead())
+        reduce_ahead(warp, held, s, threads);
+      else
+        reduce(warp, held, s, threads);
     });
+    if (norms_ahead())
+      device::for_each_warp(b, [&](const Warp& warp, Shared& s) {
+        const int first = 32 * warp.index();
+        warp.lanes([&](int lane) { norm_ahead(held[first + lane], s, row, first + lane, threads); });
+        reduce(warp, held, s, threads);
+      });
     b.threads([&](int t, const Shared& s) {
       const Moments all = joined(s, threads / 32);
       const float scale = inverse_root_for<X>(all.squares * per_value + epsilon);
@@ -108,6 +92,81 @@ struct NormalizeFewRows {
  private:
   static constexpr auto add = [](float a, float c) { return a + c; };
   DEVICE_FN static float square(float x) { return x * x; }
+
+  using AllHeld = PerThread<Held, kMaxThreads>;
+  // The moments of what a warp has of the row.
+  DEVICE_FN void reduce(const Warp& warp, AllHeld& held, Shared& s, int threads) const {
+    const int first = 32 * warp.index();
+    PerThread<float, 32> sum, squares;
+    warp.lanes([&](int lane) {
+      const Held& own = held[first + lane];
+      sum[lane] = squares[lane] = 0;
+      each(first + lane, threads, [&](int k, int) {
+        UNROLL for (int i = 0; i < kPack; ++i) {
+          sum[lane] += own.values[k][i];
+          squares[lane] += square(own.values[k][i]);
+        }
+      });
+    });
+    const float count = float(count_of(first, threads));
+    if (norm.centred) {  // the mean of the squares less the square of the mean would cancel
+      warp.template reduce_columns<1>([&](int lane) -> float& { return sum[lane]; }, add);
+      warp.lanes([&](int lane) {
+        const Held& own = held[first + lane];
+        sum[lane] *= device::fast_reciprocal(count);
+        squares[lane] = 0;
+        each(first + lane, threads, [&](int k, int) {
+          UNROLL for (int i = 0; i < kPack; ++i) squares[lane] += square(own.values[k][i] - sum[lane]);
+        });
+      });
+    }
+    warp.template reduce_columns<1>([&](int lane) -> float& { return squares[lane]; }, add);
+    warp.lanes([&](int lane) {
+      const int at = warp.index() + lane * (threads / 32);  // the first lane's is the warp's own
+      if (at >= kMaxWarps) return;
+      s.squares[at] = lane == 0 ? squares[lane] : 0.f;
+      s.mean[at] = lane == 0 ? sum[lane] : 0.f;
+      s.count[at] = lane == 0 ? count : 0.f;
+    });
+  }
+
+  // ---- the norm ahead, which takes no mean
+
+  DEVICE_FN bool norms_ahead() const { return kAdds && norm.ahead.gamma; }
+  DEVICE_FN void reduce_ahead(const Warp& warp, AllHeld& held, Shared& s, int threads) const {
+    const int first = 32 * warp.index();
+    PerThread<float, 32> squares;
+    warp.lanes([&](int lane) {
+      squares[lane] = 0;
+      each(first + lane, threads, [&](int k, int) {
+        UNROLL for (const float value : held[first + lane].values[k]) squares[lane] += square(value);
+      });
+    });
+    warp.template reduce_columns<1>([&](int lane) -> float& { return squares[lane]; }, add);
+    warp.lanes([&](int lane) {
+      const int at = warp.index() + lane * (threads / 32);
+      if (at < kMaxWarps) s.ahead[at] = lane == 0 ? squares[lane] : 0.f;
+    });
+  }
+  DEVICE_FN void prefetch_ahead(int row, int t, int threads) const {
+    each(t, threads, [&](int, int first) {
+      device::prefetch(static_cast<const V*>(norm.ahead.gamma) + first);
+      device::prefetch(static_cast<const X*>(norm.skip) + skip_begin(row) + first);
+    });
+  }
+  // Norms x, and adds the skip.
+  DEVICE_FN void norm_ahead(Held& own, const Shared& s, int row, int t, int threads) const {
+    const float squares = sum(threads / 32, [&](int w) { return four(s.ahead, w); });
+    const float scale = inverse_root_for<X>(squares * per_value + float(norm.ahead.epsilon));
+    each(t, threads, [&](int k, int first) {
+      const auto gamma = pack_of<V>(load_words<kPack>(static_cast<const V*>(norm.ahead.gamma) + first));
+      const auto skip = pack_of<X>(load_words<kPack>(static_cast<const X*>(norm.skip) + skip_begin(row) + first));
+      UNROLL for (int i = 0; i < kPack; ++i) own.values[k][i] =
+          float(X(own.values[k][i] * scale * float(gamma.at[i]))) + float(skip.at[i]);
+    });
+  }
+
+  // ----
 
   // f(k, first value) for each pack of a thread.
   template <class F>
@@ -128,6 +187,10 @@ struct NormalizeFewRows {
   }
 
   DEVICE_FN int64_t begin(int row) const { return int64_t(row) * norm.width; }
+  DEVICE_FN int64_t skip_begin(int row) const {
+    const bool repeats = kParts == 1 && norm.skip_rows != norm.rows;
+    return begin(repeats ? int(unsigned(row) % unsigned(norm.skip_rows)) : row);
+  }
 
   DEVICE_FN const V* gammas_of(int row) const { return static_cast<const V*>(norm.gamma.data) + row * norm.gamma.step; }
   DEVICE_FN const V* betas_of(int row) const { return static_cast<const V*>(norm.beta.data) + row * norm.beta.step; }
@@ -152,11 +215,8 @@ struct NormalizeFewRows {
         if (p == 0 || p < norm.parts) values[k][p] = load_words<kPack>(x + p * norm.rows * norm.width + first);
       }
       if (kParts == 1) ask(own, row, k, first);
-      if (kAdds && norm.skip) {
-        const bool repeats = kParts == 1 && norm.skip_rows != norm.rows;
-        const int skip_row = repeats ? int(unsigned(row) % unsigned(norm.skip_rows)) : row;
-        skips[k] = load_words<kPack>(static_cast<const X*>(norm.skip) + begin(skip_row) + first);
-      }
+      if (kAdds && norm.skip && !norms_ahead())
+        skips[k] = load_words<kPack>(static_cast<const X*>(norm.skip) + skip_begin(row) + first);
     });
     UNROLL for (int k = 0; k < kKeep; ++k) {
       const auto skip = pack_of<X>(skips[k]), bias = pack_of<X>(own.bias[k]);

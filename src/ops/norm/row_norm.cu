@@ -270,8 +270,23 @@ void normalize_rows(StreamRef stream, const RowNorm& norm, const NormTypes& type
       device::transform(stream, norm.rows * norm.width, rows, AddBehind(), rows, static_cast<const Y*>(norm.behind));
     });
   }
-  if (adds(norm) && norm.strict && x == Type::f32) return normalize<float, float, float, true, double>(stream, norm);
-  if (normalize_few_rows(stream, norm, types)) return;
+  const bool in_double = adds(norm) && norm.strict && x == Type::f32;
+  if (!in_double && normalize_few_rows(stream, norm, types)) return;
+  if (norm.ahead.gamma) {
+    RowNorm rest = norm;
+    rest.x = norm.y;
+    rest.ahead = {};
+    const RowNorm ahead{.rows = norm.rows,
+                        .width = norm.width,
+                        .x = norm.x,
+                        .gamma = {norm.ahead.gamma},
+                        .y = norm.y,
+                        .centred = false,
+                        .epsilon = norm.ahead.epsilon};
+    normalize_rows(stream, ahead, types);
+    return normalize_rows(stream, rest, types);
+  }
+  if (in_double) return normalize<float, float, float, true, double>(stream, norm);
   if (normalize_unaligned_rows(stream, norm, types)) return;
   dispatch_norm(norm, types, [&]<class X, class V, class Y, bool kAdds> { normalize<X, V, Y, kAdds>(stream, norm); });
 }

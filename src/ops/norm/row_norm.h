@@ -23,7 +23,11 @@ struct RowNorm {
   } gamma, beta;       // beta: null adds nothing
   void* y;
   const void* behind = nullptr;  // added to y, once that is rounded; of its type
-  void* mean = nullptr;          // of each row
+  struct Ahead {
+    const void* gamma = nullptr;  // one row
+    double epsilon = 0;
+  } ahead = {};          // x is normed by it first, without its mean, and rounded; then there is a skip, and no bias
+  void* mean = nullptr;  // of each row
   void* inverse_deviation = nullptr;
   bool double_statistics = false;  // mean and inverse_deviation are double, else float
   bool centred = true;             // false: the mean is taken as zero

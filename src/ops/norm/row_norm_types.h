@@ -33,7 +33,7 @@ bool is_whole(const RowNorm& norm) {
   bool whole = norm.width % kPack == 0;
   for (const void* x : {norm.x, norm.skip, norm.bias, static_cast<const void*>(norm.sum)})
     whole &= device::is_pack_aligned<kPack>(static_cast<const X*>(x));
-  for (const void* v : {norm.gamma.data, norm.beta.data})
+  for (const void* v : {norm.gamma.data, norm.beta.data, norm.ahead.gamma})
     whole &= device::is_pack_aligned<kPack>(static_cast<const V*>(v));
   for (const void* y : {static_cast<const void*>(norm.y), norm.behind})
     whole &= device::is_pack_aligned<kPack>(static_cast<const Y*>(y));
