@@ -34,7 +34,7 @@ struct Limits {
   int candidates = 24;
   // Behind the first ones are some that give grouped convolutions misaligned addresses.
   int grouped = 8;
-  int curved = 3;                // of those that end with a curve which cuDNN has to compile for each
+  int curved = 1;                // of those that end with a curve, for each of which cuDNN compiles a kernel
   int least = 8, slow_ms = 100;  // not more than so many if building them takes longer
   int patience = 6;              // candidates in a row that bring nothing
   int report = 0;

@@ -153,28 +153,26 @@ GroupCut cut_images(int64_t images, int64_t pixels, int64_t channels, int64_t gr
   return cut;
 }
 
-// Of whole groups, as few as still are neighbours for so long that memory is read well. No chunks where a block would
-// have more packs than a few a thread, unless all multiprocessors have some.
+// Of whole groups, as few as still are neighbours for so long that memory is read well. No chunks where threads would
+// have more than a pack or two, or multiprocessors more than a block: two launches are over sooner then.
 GroupCut cut_for_clusters(int64_t images, int64_t pixels, int64_t channels, int64_t groups, int pack,
                           int64_t most_blocks, int64_t multiprocessors) {
-  constexpr int64_t kFewPacks = 2 * GroupCut::kThreads, kMostPacks = 8 * GroupCut::kThreads;  // of a block
+  constexpr int64_t kMostPacks = 2 * GroupCut::kThreads;  // of a block
   const int64_t group = channels / groups, neighbours = 2 * pack;
   GroupCut cut{channels, pixels, int(groups), int(group)};
   int64_t own = std::min(groups, (neighbours + group - 1) / group);
   while (own < groups && own * group % pack != 0) ++own;
-  const int64_t packs = (own * group + pack - 1) / pack, blocks_at_most = INT32_MAX / device::kMostInCluster;
+  const int64_t packs = (own * group + pack - 1) / pack, chunks = (groups + own - 1) / own;
   if (own > GroupCut::kMostGroups || packs > GroupCut::kThreads || pixels > most_blocks * kMostPacks / packs)
     return cut;
-  const int64_t chunks = (groups + own - 1) / own;
-  if (images > blocks_at_most / chunks) return cut;
+  if (images > multiprocessors / chunks) return cut;
   int64_t blocks = 1;
   while (blocks < most_blocks && pixels * packs > blocks * GroupCut::kThreads) blocks *= 2;
   while ((blocks - 1) * ((pixels + blocks - 1) / blocks) >= pixels) blocks /= 2;  // each has some
   cut.whole_groups = int(own);
   cut.chunk = int(own * group);
   cut_pixels(cut, blocks);
-  const bool is_spread = 2 * images * chunks * blocks >= multiprocessors;
-  if (cut.slab_pixels * packs > (is_spread ? kMostPacks : kFewPacks)) return cut;
+  if (images * chunks * blocks > multiprocessors || cut.slab_pixels * packs > kMostPacks) return cut;
   cut.chunks = int(chunks);
   spread_threads(cut, pack, cut.slab_pixels);
   return cut;

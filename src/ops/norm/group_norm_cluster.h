@@ -10,7 +10,7 @@ template <class T, int kPack, bool kSkips>
 struct GroupNormTogether {
   static constexpr bool kBeginsEarly = true;
   static constexpr int kMaxThreads = GroupCut::kThreads;
-  static constexpr int64_t kDynamicBytes = 104 * 1024;  // two blocks find room on a multiprocessor
+  static constexpr int64_t kDynamicBytes = 80 * 1024;
   using Images = GroupedImages<T, kPack, kSkips>;
   using Normed = GroupNormed<T, kPack>;
   using Values = device::Pack<T, kPack>;
