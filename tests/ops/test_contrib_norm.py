@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from harness import Case, Const, check, floats, integers
+from harness import Case, Const, check, floats, integers, kernels_of
 from refusal import declined, fails
 
 MICROSOFT = "com.microsoft"
@@ -70,6 +70,17 @@ SHAPES = [
 @pytest.mark.parametrize("shape, groups", SHAPES, ids=str)
 def test_group_norm(shape, groups, silu, dtype):
     check(group_norm(shape, groups, silu, dtype))
+
+
+@pytest.mark.parametrize(
+    "shape, groups, together",
+    [((1, 8, 8, 64), 16, True), ((2, 8, 8, 320), 32, True), ((1, 210, 200, 16), 2, False), ((1, 3, 3, 20), 1, False)],
+    ids=str,
+)
+def test_group_norm_is_one_launch_where_few_blocks_keep_all(shape, groups, together):
+    kernels = kernels_of(group_norm(shape, groups, dtype="float16"))
+    assert any("GroupNormTogether" in kernel for kernel in kernels) == together, kernels
+    assert any("TakeGroupSums" in kernel for kernel in kernels) != together, kernels
 
 
 @pytest.mark.parametrize("dtype", FLOAT_AND_HALF)
