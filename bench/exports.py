@@ -84,9 +84,14 @@ TRACED = {
 EXPORTED = {
     "convnextv2": lambda: of_timm("convnextv2_tiny"),
     "cohere": lambda: prefill("CohereForCausalLM", "CohereConfig"),
+    "edgenext": lambda: of_timm("edgenext_x_small", (1, 3, 256, 256)),
+    "fastvit": lambda: of_timm("fastvit_t8", (1, 3, 256, 256)),
     "gemma2": lambda: prefill("Gemma2ForCausalLM", "Gemma2Config", head_dim=64),
+    "ghostnet": lambda: of_timm("ghostnet_100"),
     "qwen3": lambda: prefill("Qwen3ForCausalLM", "Qwen3Config", head_dim=128),
+    "repvit": lambda: of_timm("repvit_m1"),
     "segformer": segformer,
+    "shufflenet": lambda: of_torchvision("shufflenet_v2_x1_0"),
     "wav2vec2": wav2vec2,
     "whisper": whisper,
 }

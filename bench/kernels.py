@@ -131,6 +131,13 @@ def depthwise_last(channels, side, taps, dilation=1):
     )
 
 
+def group_norm(*shape, groups=32):
+    """A norm of groups and a Silu, channels last, as diffusion models have it."""
+    numbers = np.random.default_rng(0).standard_normal((2, shape[-1])).astype(np.float16)
+    attrs = {"groups": groups, "activation": 1}
+    return Kernel("GroupNorm", fixed(*shape), attrs=attrs, constants=list(numbers), domain="com.microsoft")
+
+
 KERNELS = [
     Kernel("Relu", rows(1024)),
     Kernel("Relu", rows(1024), dtype=F32),
@@ -174,6 +181,8 @@ KERNELS = [
     Kernel("BatchNormalization", pictures(64, 56), others=four_of_channels),
     Kernel("BatchNormalization", pictures(960, 7), others=four_of_channels),
     Kernel("InstanceNormalization", pictures(64, 56), others=lambda shape: [shape[1:2]] * 2),
+    *[group_norm(*shape) for shape in [(1, 64, 64, 320), (2, 32, 32, 640), (2, 8, 8, 1280)]],
+    group_norm(1, 32, 32, 64, groups=16),
     Kernel("GlobalAveragePool", pictures(64, 56)),
     Kernel("GlobalAveragePool", pictures(960, 7)),
     Kernel("GlobalMaxPool", pictures(960, 7)),
