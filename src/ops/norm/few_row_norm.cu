@@ -22,7 +22,8 @@ using device::Warp;
 // A block for each row, with a pack or two for each thread. Scale and bias, which come from farther away than what the
 // last kernel wrote, are brought nearer while that still runs. All that the row needs is asked for at once; then there
 // is one exchange between warps. Of x in parts the model's constants are asked for before the last kernel is done.
-template <class X, class V, class Y, bool kAdds, int kKeep, int kParts = 1>
+// kAhead: there is a norm ahead.
+template <class X, class V, class Y, bool kAdds, bool kAhead, int kKeep, int kParts>
 struct NormalizeFewRows {
   using Part = std::conditional_t<kParts == 1, X, float>;
   static constexpr int kPack = device::pack_size<Part, V>();
@@ -40,7 +41,7 @@ struct NormalizeFewRows {
   struct Shared {
     alignas(16) float squares[kMaxWarps];  // of deviations from the warp's own mean, if the row is centred
     alignas(16) float mean[kMaxWarps], count[kMaxWarps];
-    alignas(16) float ahead[kMaxWarps];  // squares for the norm ahead
+    alignas(16) float ahead[kAhead ? kMaxWarps : 4];  // squares for the norm ahead
   };
   struct Moments {
     float mean, squares;
@@ -62,17 +63,17 @@ struct NormalizeFewRows {
           each(first + lane, threads, [&](int k, int at) { ask(own, row, k, at); });
         else
           prefetch(row, first + lane, threads);
-        if (norms_ahead()) prefetch_ahead(row, first + lane, threads);
+        if constexpr (kAhead) prefetch_ahead(row, first + lane, threads);
         b.wait();
         load(own, row, first + lane, threads);
         ask_behind(own, row, first + lane, threads);
       });
-      if (norms_ahead())
+      if constexpr (kAhead)
         reduce_ahead(warp, held, s, threads);
       else
         reduce(warp, held, s, threads);
     });
-    if (norms_ahead())
+    if constexpr (kAhead)
       device::for_each_warp(b, [&](const Warp& warp, Shared& s) {
         const int first = 32 * warp.index();
         warp.lanes([&](int lane) { norm_ahead(held[first + lane], s, row, first + lane, threads); });
@@ -132,7 +133,6 @@ struct NormalizeFewRows {
 
   // ---- the norm ahead, which takes no mean
 
-  DEVICE_FN bool norms_ahead() const { return kAdds && norm.ahead.gamma; }
   DEVICE_FN void reduce_ahead(const Warp& warp, AllHeld& held, Shared& s, int threads) const {
     const int first = 32 * warp.index();
     PerThread<float, 32> squares;
@@ -215,7 +215,7 @@ struct NormalizeFewRows {
         if (p == 0 || p < norm.parts) values[k][p] = load_words<kPack>(x + p * norm.rows * norm.width + first);
       }
       if (kParts == 1) ask(own, row, k, first);
-      if (kAdds && norm.skip && !norms_ahead())
+      if (kAdds && !kAhead && norm.skip)
         skips[k] = load_words<kPack>(static_cast<const X*>(norm.skip) + skip_begin(row) + first);
     });
     UNROLL for (int k = 0; k < kKeep; ++k) {
@@ -293,22 +293,25 @@ struct NormalizeFewRows {
   }
 };
 
-template <class X, class V, class Y, bool kAdds, int kKeep, int kParts>
+template <class Kernel, int kKeep>
 void normalize(device::StreamRef stream, const RowNorm& norm, int64_t packs) {
-  using Kernel = NormalizeFewRows<X, V, Y, kAdds, kKeep, kParts>;
   const int64_t threads = (packs + 32 * kKeep - 1) / (32 * kKeep) * 32;
   device::block_kernel<typename Kernel::Shared>(stream, {norm.rows, int(threads)},
                                                 Kernel{norm, 1 / float(norm.width), float(norm.epsilon), int(packs)});
 }
-template <class X, class V, class Y, bool kAdds, int kParts = 1>
+template <class X, class V, class Y, bool kAdds, int kParts = 1, bool kAhead = false>
 void normalize(device::StreamRef stream, const RowNorm& norm) {
-  using Kernel = NormalizeFewRows<X, V, Y, kAdds, 1, kParts>;
+  using Kernel = NormalizeFewRows<X, V, Y, kAdds, kAhead, 1, kParts>;
   const int64_t packs = norm.width / Kernel::kPack;
   if (packs <= Kernel::kMaxThreads)
-    normalize<X, V, Y, kAdds, 1, kParts>(stream, norm, packs);
+    normalize<Kernel, 1>(stream, norm, packs);
   else
-    normalize<X, V, Y, kAdds, 2, kParts>(stream, norm, packs);
+    normalize<NormalizeFewRows<X, V, Y, kAdds, kAhead, 2, kParts>, 2>(stream, norm, packs);
 }
+
+// Which types have kernels for a norm ahead.
+template <class X, bool kAdds = true>
+constexpr bool kHasAhead = kAdds && sizeof(X) == 2;
 
 constexpr int64_t kMostKept = 2 * 1024;  // packs of a row
 
@@ -335,7 +338,10 @@ bool normalize_few_rows(device::StreamRef stream, const RowNorm& norm, const Nor
     if constexpr (sizeof(X) <= sizeof(float)) {
       const int64_t packs = norm.width / device::pack_size<X, V>();
       if (packs > kMostKept || !is_whole<X, V, Y>(norm)) return;
-      done = true;
+      done = kHasAhead<X, kAdds> || !norm.ahead.gamma;
+      if (!done) return;
+      if constexpr (kHasAhead<X, kAdds>)
+        if (norm.ahead.gamma) return normalize<X, V, Y, kAdds, 1, true>(stream, norm);
       normalize<X, V, Y, kAdds>(stream, norm);
     }
   });
@@ -347,13 +353,19 @@ bool can_normalize_parts(int device, const RowNorm& norm, const NormTypes& types
   if (!are_few(device, norm.rows) || repeats || (norm.strict && types.x == Type::f32)) return false;
   bool whole = false;
   dispatch_parts(types, [&]<class T, class V> {
-    whole = is_whole<T, V, T>(norm) && norm.width <= kMostKept * device::pack_size<float>();
+    whole = is_whole<T, V, T>(norm) && norm.width <= kMostKept * device::pack_size<float>() &&
+            (kHasAhead<T> || !norm.ahead.gamma);
   });
   return whole;
 }
 
 void normalize_parts(device::StreamRef stream, const RowNorm& norm, const NormTypes& types) {
-  dispatch_parts(types, [&]<class T, class V> { normalize<T, V, T, true, device::kMostProductParts>(stream, norm); });
+  constexpr int kMost = device::kMostProductParts;
+  dispatch_parts(types, [&]<class T, class V> {
+    if constexpr (kHasAhead<T>)
+      if (norm.ahead.gamma) return normalize<T, V, T, true, kMost, true>(stream, norm);
+    normalize<T, V, T, true, kMost>(stream, norm);
+  });
 }
 
 }  // namespace encore::ops
