@@ -58,6 +58,12 @@ void join(Match& match, const std::vector<int>& before, int curve, int x, Operat
   match.replace(std::move(steps), std::move(made));
 }
 
+// The step that makes the value, x times x, which alone one other step reads; below zero if it is none.
+int squared(const Match& match, int v, int x) {
+  const int made = match.maker(v, "Mul");
+  return made >= 0 && match.step(made).inputs == std::vector{x, x} && match.only_reader(v) >= 0 ? made : -1;
+}
+
 // The steps that make x^3: Pow, or two products.
 std::vector<int> cube_of(const Match& match, int v, int x) {
   const int made = match.maker(v);
@@ -68,10 +74,8 @@ std::vector<int> cube_of(const Match& match, int v, int x) {
                : std::vector<int>();
   const auto& factors = match.step(made).inputs;
   if (!match.is(made, "Mul") || std::ranges::count(factors, x) != 1) return {};
-  const int square = match.maker(match.other(made, x), "Mul");
-  const bool is_square = square >= 0 && match.step(square).inputs == std::vector{x, x} &&
-                         match.only_reader(match.step(square).outputs[0]) >= 0;
-  return is_square ? std::vector{made, square} : std::vector<int>();
+  const int square = squared(match, match.other(made, x), x);
+  return square >= 0 ? std::vector{made, square} : std::vector<int>();
 }
 
 // The steps that make factor * x^2.
@@ -79,9 +83,8 @@ std::vector<int> square_of(const Match& match, int v, int x, double factor, Type
   const int made = match.maker(v, "Mul");
   if (made < 0 || match.only_reader(v) < 0) return {};
   if (const auto by = scaled_to(match, v, factor, type)) {
-    const int square = match.maker(by->from, "Mul");
-    const bool is = square >= 0 && match.step(square).inputs == std::vector{x, x} && match.only_reader(by->from) >= 0;
-    return is ? std::vector{made, square} : std::vector<int>();
+    const int square = squared(match, by->from, x);
+    return square >= 0 ? std::vector{made, square} : std::vector<int>();
   }
   const int part = match.other(made, x);
   const auto by = part < 0 ? std::nullopt : scaled_to(match, part, factor, type);
