@@ -14,8 +14,7 @@ namespace {
 size_t behind_of(const Match& match, int s) {
   constexpr const char* kNorms[] = {"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"};
   if (std::ranges::any_of(kNorms, [&](const char* op) { return match.is(s, op); })) return ops::kBehindNorm;
-  const NodeInfo& info = match.node(s);
-  return info.domain() == kFusions && info.op_type() == "ProductNorm" ? ops::ProductNormInputs::kBehind : 0;
+  return is_product_norm(match.node(s)) ? ops::ProductNormInputs::kBehind : 0;
 }
 
 }  // namespace

@@ -28,6 +28,8 @@ inline constexpr Pass kConvolutions{"convolutions", nullptr, join_convolution};
 bool is_quantized_product(const NodeInfo& info);
 // MatMul by both constants of a gate, whose columns alternate, and the gate.
 bool is_gated_product(const NodeInfo& info);
+// A product by a constant and the norm of its rows.
+bool is_product_norm(const NodeInfo& info);
 // Whether a convolution, which has one group, takes a single position for each that it makes, and pads none.
 bool has_one_tap(const Match& match, const Step& conv);
 // The value that the step adds to this one, which must surely have the same shape; -1 if it does nothing like it.

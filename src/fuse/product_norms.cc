@@ -11,6 +11,8 @@
 namespace encore::fuse {
 namespace {
 
+constexpr const char* kProductNorm = "ProductNorm";
+
 // What a norm reads and makes; -1 for what is not there.
 struct Norm {
   int residual = -1, gamma = -1, beta = -1, added = -1, sum = -1;
@@ -66,6 +68,8 @@ bool multiplies_rows(const Match& match, int s) {
 
 }  // namespace
 
+bool is_product_norm(const NodeInfo& info) { return info.domain() == kFusions && info.op_type() == kProductNorm; }
+
 // What only gives the rows another shape may be between, if the residual has that, too. No path leaves them and comes
 // back: nobody else reads what is between.
 void join_product_norm(Match& match, int product) {
@@ -100,7 +104,7 @@ void join_product_norm(Match& match, int product) {
   std::vector<int> outputs{match.step(s).outputs[0]};
   if (norm->sum >= 0) outputs.push_back(norm->sum);
   Step made = match.plan().step(
-      {kFusions, "ProductNorm", 1, std::move(attributes)}, node.name() + " and " + match.node(s).name(),
+      {kFusions, kProductNorm, 1, std::move(attributes)}, node.name() + " and " + match.node(s).name(),
       {step.inputs[0], step.inputs[1], bias, norm->residual, norm->gamma, norm->beta, norm->added}, std::move(outputs));
   made.make = ops::make_product_norm;
   match.replace(std::move(steps), std::move(made));

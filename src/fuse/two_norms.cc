@@ -14,7 +14,7 @@ using enum ops::ProductNormInputs::Input;
 // One of a product alone that takes no mean and adds nothing.
 bool is_first(const Step& step) {
   const NodeInfo& info = *step.node;
-  if (info.domain() != kFusions || info.op_type() != "ProductNorm" || info.get_int(ops::kCentred, 1) != 0) return false;
+  if (!is_product_norm(info) || info.get_int(ops::kCentred, 1) != 0) return false;
   for (const int input : {kBias, kResidual, kBeta, kAdded})
     if (step.inputs[input] >= 0) return false;
   return step.inputs.size() == kBehind && step.outputs.size() == 1;
