@@ -21,7 +21,7 @@ namespace encore::device {
 namespace {
 
 // The file: this line, then entries, each a header, its key and its value.
-constexpr std::string_view kFirstLine = "encore tuning cache 1\n", kAnyVersion = "encore tuning cache ";
+constexpr std::string_view kFirstLine = "encore tuning cache 2\n", kAnyVersion = "encore tuning cache ";
 
 struct Header {
   uint64_t key_bytes, value_bytes, checksum;

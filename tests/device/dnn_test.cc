@@ -470,6 +470,18 @@ TEST_F(DnnTest, WhatFollowsTheConvolution) {
   }
 }
 
+TEST_F(DnnTest, WithoutABiasTheEnginesAreThoseWithOne) {
+  Dnn dnn(0, {.search = DnnSearch::heuristics, .always_fuse = true});
+  for (const bool has_residual : {false, true}) {
+    Convolution problem = with_bias(true);
+    problem.has_residual = has_residual;
+    problem.curve = Convolution::Curve::relu;
+    const std::string engine(check<Half>(dnn, problem).first.engine);
+    problem.has_bias = false;
+    EXPECT_EQ(check<Half>(dnn, problem).first.engine, engine);
+  }
+}
+
 TEST_F(DnnTest, CurvesAreThoseOfTheirNames) {
   using Curve = Convolution::Curve;
   Dnn fusing(0, {.always_fuse = true});

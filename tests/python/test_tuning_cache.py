@@ -37,7 +37,7 @@ def check(session, model):
 @pytest.mark.parametrize(
     "content, why",
     [
-        (b"encore tuning cache 1\nhalf of an entry", "is damaged"),
+        (b"encore tuning cache 2\nhalf of an entry", "is damaged"),
         (b"encore tuning cache 0\n", "another version"),
         (b"a picture", "is no tuning cache"),
     ],

@@ -99,6 +99,8 @@ struct Dnn::State : DnnHandle {
   bool warned = false;
   std::string place;
   std::optional<SessionTuning> kept;
+  std::shared_ptr<void> zeros;  // the largest so far
+  size_t zero_bytes = 0;
 
   bool available() {
     const bool was_tried = tried;
@@ -151,9 +153,23 @@ struct Dnn::State : DnnHandle {
         settings.warn(text(describe(*found.problem), " runs as a matrix product, which is slower, for cuDNN has no ",
                            settings.deterministic ? "deterministic " : "", "engine for it:", found.reasons));
       if (found.plan && !found.taken_over) kept->keep(key_of(*found.problem), found.plan->tuned.encode());
+      if (found.plan && found.plan->tuned.fused && adds_bias(*found.problem) && !found.problem->has_bias)
+        found.plan->zeros = zeros_of(bytes_of({found.problem->y[1]}, found.problem->type));
       plans.emplace(*found.problem, std::move(found.plan));
     }
     kept->save();
+  }
+
+  // Which plans share.
+  std::shared_ptr<void> zeros_of(size_t bytes) {
+    if (bytes > zero_bytes) {
+      std::shared_ptr<void> larger = settings.memory(bytes);
+      Stream side(device);
+      fill(side, larger.get(), 0, bytes);
+      side.ref().synchronize();
+      zeros = std::move(larger), zero_bytes = bytes;
+    }
+    return zeros;
   }
 
   // Whether the rival is faster, which is found out once.
@@ -298,7 +314,7 @@ void Dnn::run(StreamRef stream, const Convolution& problem, const void* x, const
   add(x, "x");
   add(w, "w");
   if (fused && problem.has_residual) add(residual, "residual");
-  if (fused && problem.has_bias) add(bias, "bias");
+  if (fused && adds_bias(problem)) add(problem.has_bias ? bias : plan.zeros.get(), "bias");
   add(y, "y");
   if (plan.workspace_bytes() > 0 && !workspace) fail(Code::internal, describe(problem), ": no workspace was given");
 

@@ -60,10 +60,15 @@ std::optional<std::string> execute(cudnnHandle_t handle, const ConvolutionPlan& 
   return result.is_good() ? std::nullopt : std::optional(result.err_msg);
 }
 
+bool adds_bias(const Convolution& p) {
+  const bool compiled = !p.transposed && (p.has_residual || p.curve == Convolution::Curve::relu);
+  return p.has_bias || compiled;
+}
+
 std::vector<int64_t> ids_of(const Convolution& p, bool fused) {
   std::vector<int64_t> ids{kConvolutionX, kConvolutionW};
   if (fused && p.has_residual) ids.push_back(kConvolutionResidual);
-  if (fused && p.has_bias) ids.push_back(kConvolutionBias);
+  if (fused && adds_bias(p)) ids.push_back(kConvolutionBias);
   ids.push_back(kConvolutionY);
   return ids;
 }
@@ -118,7 +123,7 @@ Candidates::Candidates(cudnnHandle_t handle, const DnnHandle& dnn, const Convolu
     if (p.has_residual)
       last = shaped(
           graph.pointwise(last, input(kConvolutionResidual, "residual", y_dims), mode(fe::PointwiseMode_t::ADD)));
-    if (p.has_bias) {
+    if (adds_bias(p)) {
       std::vector<int64_t> dims(y_dims.size(), 1);
       dims[1] = y_dims[1];
       last = shaped(graph.pointwise(last, input(kConvolutionBias, "bias", dims), mode(fe::PointwiseMode_t::ADD)));

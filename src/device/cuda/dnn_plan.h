@@ -30,12 +30,17 @@ struct ConvolutionPlan {
   NativePlan native;
   std::vector<int64_t> ids;  // of what it reads and writes, in their order
   TunedConvolution tuned;
+  std::shared_ptr<void> zeros = {};  // for a bias that the problem has not
 
   size_t workspace_bytes() const;
 };
 // Says why it failed, if it did.
 std::optional<std::string> execute(cudnnHandle_t handle, const ConvolutionPlan& plan, std::vector<void*>& addresses,
                                    void* workspace);
+
+// Whether the plan for the convolution with what follows it adds a bias. cuDNN has compiled engines for what follows a
+// bias; without one it would compile each candidate, which takes it a third of a second and more.
+bool adds_bias(const Convolution& problem);
 
 // Of the plan for the convolution with what follows it, or for it alone.
 std::vector<int64_t> ids_of(const Convolution& problem, bool fused);
