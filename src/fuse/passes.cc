@@ -47,6 +47,7 @@ constexpr Pass kPasses[] = {
     {"squeeze_excite", "squeeze and excite", join_squeeze_excite, false},
     {"projections", "a product", join_projections, false},
     {"rotation_pairs", "two rotations", join_rotation_pair, false},
+    {"stacked_recurrences", "recurrent layers", stack_recurrences, false},
     {"shared_masks", nullptr, nullptr, false, share_masks},
     {"embeddings", "embeddings and their norm", join_embeddings, false},
     {"residuals", "a sum and its norm", join_residual},

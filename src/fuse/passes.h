@@ -62,6 +62,9 @@ const std::vector<int>& ended_outputs(const Match& match, int step, const Ending
 // Puts `made`, which makes that, in the place of the step. What only moved its elements does so afterwards.
 void end_with(Match& match, int step, Step made, Ending end);
 
+// Whether the step waits for the other one, or is it.
+bool waits_for(const Makers& makers, int step, int other);
+
 // ---- the passes. None joins steps which a path leaves and comes back to.
 
 // Attention as exporters spell it out: a product of queries and keys, a scale, a mask, a softmax, perhaps zeros for
@@ -141,6 +144,8 @@ void join_bias_gelu(Match& match, int gelu);
 void join_projections(Match& match, int attention);
 // Two rotations by the same cosines and sines, as of queries and keys, neither of which waits for the other.
 void join_rotation_pair(Match& match, int first);
+// LSTMs, GRUs and RNNs on top of one another, in one direction, of which nobody else reads what is between.
+void stack_recurrences(Match& match, int above);
 // Of attention by the same mask the first step makes what libraries read of it, and the others read that.
 void share_masks(Match& match);
 // Depthwise and pointwise convolutions and the activation behind, Gelus among them, also where steps between only move

@@ -10,7 +10,18 @@ namespace {
 
 constexpr size_t kCos = 1, kSin = 2, kGamma = 3;
 
-// Whether the step waits for the other one.
+bool is_single(const Step& step) { return is_viewed_rotation(step) && step.outputs.size() == 1; }
+
+// Heads of the same type and size, by the same cosines and sines, and the same way.
+bool are_alike(const Match& match, const Step& a, const Step& b) {
+  const Value &x = match.value(a.outputs[0]), &y = match.value(b.outputs[0]);
+  const auto is_interleaved = [](const Step& step) { return step.node->get_int(ops::kInterleaved, 0); };
+  return is_interleaved(a) == is_interleaved(b) && a.inputs[kCos] == b.inputs[kCos] &&
+         a.inputs[kSin] == b.inputs[kSin] && x.type == y.type && x.dims && y.dims && x.dims->back() == y.dims->back();
+}
+
+}  // namespace
+
 bool waits_for(const Makers& makers, int step, int other) {
   std::vector<bool> seen(makers.size());
   std::vector<int> open{step};
@@ -24,18 +35,6 @@ bool waits_for(const Makers& makers, int step, int other) {
   }
   return false;
 }
-
-bool is_single(const Step& step) { return is_viewed_rotation(step) && step.outputs.size() == 1; }
-
-// Heads of the same type and size, by the same cosines and sines, and the same way.
-bool are_alike(const Match& match, const Step& a, const Step& b) {
-  const Value &x = match.value(a.outputs[0]), &y = match.value(b.outputs[0]);
-  const auto is_interleaved = [](const Step& step) { return step.node->get_int(ops::kInterleaved, 0); };
-  return is_interleaved(a) == is_interleaved(b) && a.inputs[kCos] == b.inputs[kCos] &&
-         a.inputs[kSin] == b.inputs[kSin] && x.type == y.type && x.dims && y.dims && x.dims->back() == y.dims->back();
-}
-
-}  // namespace
 
 // No path leaves both and comes back, for neither waits for the other.
 void join_rotation_pair(Match& match, int first) {

@@ -473,9 +473,14 @@ TEST_F(DnnTest, WhatFollowsTheConvolution) {
 TEST_F(DnnTest, WithoutABiasTheEnginesAreThoseWithOne) {
   Dnn dnn(0, {.search = DnnSearch::heuristics, .always_fuse = true});
   for (const bool has_residual : {false, true}) {
-    Convolution problem = with_bias(true);
-    problem.has_residual = has_residual;
-    problem.curve = Convolution::Curve::relu;
+    Convolution problem = sized({.x = {1, 16, 14, 14},
+                                 .w = {32, 16, 3, 3},
+                                 .pads_begin = {1, 1},
+                                 .pads_end = {1, 1},
+                                 .channels_last = true,
+                                 .has_bias = true,
+                                 .has_residual = has_residual,
+                                 .curve = Convolution::Curve::relu});
     const std::string engine(check<Half>(dnn, problem).first.engine);
     problem.has_bias = false;
     EXPECT_EQ(check<Half>(dnn, problem).first.engine, engine);

@@ -94,6 +94,7 @@ def case(op, steps=5, batch=3, size=4, hidden=6, lengths=None, direction="forwar
 
 OPS = list(GATES)
 BEFORE = {"attrs": {"linear_before_reset": 1}, "name": "before"}
+AFTER = {"RNN": {}, "LSTM": {}, "GRU": {"attrs": {"linear_before_reset": 1}}}
 CASES = [
     *[case(op, dtype=t, direction=d) for op in OPS for d in DIRECTIONS for t in FLOATS if t != "bfloat16"],
     *[case(op, dtype="bfloat16", direction="bidirectional", opset=22) for op in OPS],
@@ -102,6 +103,36 @@ CASES = [
     *[case(op, batch=9, dtype=t, direction="bidirectional") for op in OPS for t in FLOATS if t != "bfloat16"],
     case("GRU", batch=33, hidden=40, **BEFORE),
     case("LSTM", batch=600, steps=3, lengths=[i % 4 for i in range(600)]),
+    # All steps in one launch: sequences by the number of lanes that make a product, and units that fill no block.
+    *[
+        case(
+            op,
+            steps=7,
+            batch=batch,
+            hidden=hidden,
+            direction="bidirectional",
+            name="persistent",
+            tolerance=(5e-5, 5e-5),  # sums of a hundred terms in another order, seven times
+            **AFTER[op],
+        )
+        for op in OPS
+        for batch, hidden in [(1, 12), (2, 140), (5, 64), (9, 20), (17, 44), (32, 8)]
+    ],
+    *[
+        case(op, steps=6, batch=batch, hidden=36, dtype=t, name="persistent", opset=22, **AFTER[op])
+        for op in OPS
+        for t in ("float16", "bfloat16")
+        for batch in (1, 6)
+    ],
+    *[
+        case(op, steps=6, batch=3, hidden=36, direction=d, name="persistent-layout", attrs={"layout": 1} | more)
+        for op in OPS
+        for d in ("reverse", "bidirectional")
+        for more in [AFTER[op].get("attrs", {})]
+    ],
+    case("LSTM", steps=6, batch=3, hidden=36, attrs={"input_forget": 1, "clip": 0.3}, name="persistent-coupled"),
+    case("LSTM", steps=6, hidden=36, without=(3, 5, 6, 7), name="persistent-bare"),
+    case("LSTM", steps=6, hidden=36, outputs=[False, True, True], name="persistent-end"),
     # Weights that are constants, which cuDNN is given in its own order
     *[
         case(

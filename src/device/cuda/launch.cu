@@ -10,6 +10,7 @@
 #include "device/cuda/graph_state.h"
 #include "device/device.h"
 #include "device/graph.h"
+#include "device/persistent.h"
 
 namespace encore::device::cuda {
 
@@ -126,6 +127,31 @@ void launch(StreamRef stream, const void* entry, const Clusters& grid, int64_t d
         std::string(kernel));
   const int64_t clusters = std::min<int64_t>(grid.clusters, int64_t(1) << 40);  // too many, and no overflow
   launch(stream, entry, {clusters * grid.blocks, grid.threads, dynamic_bytes}, grid.blocks, arguments, kernel);
+}
+
+void launch_persistent(StreamRef stream, const void* entry, const Persistent& grid, void** arguments,
+                       KernelName kernel) {
+  check_grid({grid.blocks, grid.threads}, kernel);
+  if (grid.blocks > multiprocessors(stream.device())) [[unlikely]]
+    throw Error(Code::invalid_input,
+                text(grid.blocks, " blocks cannot run at the same time: device ", stream.device(), " has ",
+                     multiprocessors(stream.device()), " multiprocessors"),
+                std::string(kernel));
+  cudaLaunchAttribute together = {};
+  together.id = cudaLaunchAttributeCooperative;
+  together.val.cooperative = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(unsigned(grid.blocks));
+  config.blockDim = dim3(unsigned(grid.threads));
+  config.dynamicSmemBytes = size_t(grid.dynamic_bytes);
+  config.stream = static_cast<cudaStream_t>(stream.native());
+  config.attrs = &together;
+  config.numAttrs = 1;
+  const cudaError_t result = cudaLaunchKernelExC(&config, entry, arguments);
+  if (result != cudaSuccess) [[unlikely]]
+    raise(result, text("cudaLaunchKernelExC of ", std::string_view(kernel)));
+  if (captures_under_way.load(std::memory_order_relaxed) != 0) [[unlikely]]
+    note_new_nodes(stream, kernel);
 }
 
 int64_t bytes_to_spread(int device) { return waits_by_itself(device) ? shared_bytes(device) / 3 : 0; }

@@ -12,6 +12,7 @@
 #include "device/cluster.h"
 #include "device/error.h"
 #include "device/launch.h"
+#include "device/persistent.h"
 #include "device/virtual/address_space.h"
 #include "device/virtual/architecture.h"
 #include "device/virtual/stream_state.h"
@@ -187,6 +188,17 @@ void check_clusters(const Clusters& grid, size_t shared_bytes, int64_t dynamic_b
           " bytes of dynamic shared memory, and not ", grid.dynamic_bytes);
   check_grid({std::min<int64_t>(grid.clusters, int64_t(1) << 40) * grid.blocks, grid.threads, dynamic_bytes},
              shared_bytes, max_threads);
+}
+
+void check_persistent(const Persistent& grid, size_t shared_bytes, int max_threads) {
+  check_grid({grid.blocks, grid.threads, grid.dynamic_bytes}, shared_bytes, max_threads);
+  const int64_t most = architecture().multiprocessors;
+  require(grid.blocks <= most, grid.blocks, " blocks cannot run at the same time: the virtual GPU has ", most,
+          " multiprocessors");
+}
+
+void fail_unput(int64_t i, int64_t step) {
+  fail(Code::internal, "a block waits for value ", i, " of step ", step, ", which nobody has put");
 }
 
 }  // namespace encore::device::virtual_gpu

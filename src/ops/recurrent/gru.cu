@@ -1,27 +1,8 @@
-// Gates in ONNX's order: update, reset, candidate. If the reset gate comes before the product with R, a step is two.
+// If the reset gate comes before the product with R, a step is two.
 #include "ops/recurrent/step.h"
 
 namespace encore::ops {
 namespace {
-
-template <class T>
-DEVICE_FN T blended(Compute<T> update, Compute<T> candidate, T last_h) {
-  return T((Compute<T>(1) - update) * candidate + update * Compute<T>(last_h));
-}
-
-template <class T>
-struct GruCell {
-  static constexpr int kGates = 3;
-  DEVICE_FN void operator()(const RecurrenceView<T>& s, const Place& at, const Compute<T>* product, const T* last_h,
-                            T* next_h) const {
-    using C = Compute<T>;
-    const C update = s.activated(at, 0, s.input(at, 0) + product[0] + s.both_biases(at, 0));
-    const C reset = s.activated(at, 0, s.input(at, 1) + product[1] + s.both_biases(at, 1));
-    const C candidate =
-        s.activated(at, 1, s.input(at, 2) + s.bias_of(at, 2, false) + reset * (product[2] + s.bias_of(at, 2, true)));
-    s.store(at, blended(update, candidate, last_h[at.state]), next_h);
-  }
-};
 
 // The first half: the two gates.
 template <class T>

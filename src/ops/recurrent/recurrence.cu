@@ -7,6 +7,7 @@
 #include "device/launch.h"
 #include "device/memory.h"
 #include "ops/dispatch.h"
+#include "ops/recurrent/persistent.h"
 
 namespace encore::ops {
 namespace {
@@ -37,16 +38,8 @@ struct Begin {
   }
 };
 
-}  // namespace
-
-void run_recurrence(Context& context, Recurrence r) {
-  const size_t bytes = device::size_bytes(r.type);
-  const int64_t rows = r.steps * r.batch, columns = int64_t(r.directions) * gates_of(r.cell) * r.hidden;
-  if (r.states() == 0) return;
-  if (r.y && (r.lengths || r.longest < r.steps))  // past their ends sequences are zero
-    device::fill(context.stream(), r.y, 0, size_t(r.steps * r.states()) * bytes);
-
-  const size_t wide = r.type == Type::f64 ? sizeof(double) : sizeof(float);
+void begin(Context& context, Recurrence& r) {
+  const size_t bytes = device::size_bytes(r.type), wide = r.type == Type::f64 ? sizeof(double) : sizeof(float);
   r.h = context.scratch(2 * size_t(r.states()) * bytes);  // the last and the next
   if (r.cell == Cell::lstm) r.c = context.scratch(size_t(r.states()) * wide);
   dispatch(FloatList{}, r.type, [&]<class T>() {
@@ -65,8 +58,11 @@ void run_recurrence(Context& context, Recurrence r) {
     begin.no_steps = r.longest == 0;
     device::for_each_index(context.stream(), r.states(), begin);
   });
-  if (r.longest == 0) return;
+}
 
+// The product with all inputs.
+void multiply_inputs(Context& context, Recurrence& r) {
+  const int64_t rows = r.steps * r.batch, columns = int64_t(r.directions) * gates_of(r.cell) * r.hidden;
   device::Gemm gemm;
   gemm.type = gemm.output = r.type;
   gemm.m = rows, gemm.n = columns, gemm.k = r.input;
@@ -74,10 +70,24 @@ void run_recurrence(Context& context, Recurrence r) {
   gemm.lda = gemm.ldb = std::max<int64_t>(r.input, 1);
   gemm.ldc = columns;
   gemm.tf32 = r.tf32;
-  void* const x_gates = context.scratch(size_t(checked_product(rows, columns)) * bytes);
+  void* const x_gates = context.scratch(size_t(checked_product(rows, columns)) * device::size_bytes(r.type));
   ScratchWorkspace workspace(context);
   context.blas().gemm(context.stream(), gemm, r.x, r.w, x_gates, nullptr, workspace);
   r.x_gates = x_gates;
+}
+
+}  // namespace
+
+void run_recurrence(Context& context, std::span<const Recurrence> layers) {
+  Recurrence r = layers[0];
+  if (r.states() == 0) return;
+  if (r.y && (r.lengths || r.longest < r.steps))  // past their ends sequences are zero
+    device::fill(context.stream(), r.y, 0, size_t(r.steps * r.states()) * device::size_bytes(r.type));
+  const bool persists = may_persist(r.device, layers);
+  if (!persists) begin(context, r);
+  if (r.longest == 0) return;
+  multiply_inputs(context, r);
+  if (persists) return run_persistent(context, layers, r.x_gates);
   switch (r.cell) {
     case Cell::rnn: return run_rnn(context, r);
     case Cell::gru: return run_gru(context, r);

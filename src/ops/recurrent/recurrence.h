@@ -2,6 +2,8 @@
 // the steps, each with its product of the last state with R, and a cell that makes the next state of both. Both
 // directions are done at once.
 #pragma once
+#include <span>
+
 #include "ops/op.h"
 #include "ops/recurrent/squash.h"
 
@@ -13,6 +15,7 @@ constexpr int gates_of(Cell cell) { return cell == Cell::rnn ? 1 : cell == Cell:
 // One run of one node. Addresses are of device memory; what is absent is null.
 struct Recurrence {
   Cell cell;
+  int device;
   Type type;
   int64_t steps, batch, input, hidden;
   int directions = 1;
@@ -34,12 +37,30 @@ struct Recurrence {
   void *h = nullptr, *c = nullptr;
 
   int64_t states() const { return directions * batch * hidden; }
+  Shape y_shape() const {
+    return batch_first ? Shape{batch, steps, directions, hidden} : Shape{steps, directions, batch, hidden};
+  }
+  // Sigmoid for gates and tanh for the rest, or an RNN's relu.
+  bool has_usual_activations() const {
+    for (int direction = 0; direction < directions; ++direction) {
+      const Squash* const own = squash[direction];
+      if (cell == Cell::rnn) {
+        if (own->kind != squash[0][0].kind) return false;
+        if (own->kind != Squash::Kind::tanh && own->kind != Squash::Kind::relu) return false;
+        continue;
+      }
+      if (own[0].kind != Squash::Kind::sigmoid || own[1].kind != Squash::Kind::tanh) return false;
+      if (cell == Cell::lstm && own[2].kind != Squash::Kind::tanh) return false;
+    }
+    return true;
+  }
 };
 
 // Whether one kernel does a step: it is then over sooner than two can be launched.
 constexpr bool is_few(int64_t sequences) { return sequences <= 8; }
 
-void run_recurrence(Context& context, Recurrence recurrence);
+// Of several layers each has the states of the one below as its X, and may_persist() says that they can be one launch.
+void run_recurrence(Context& context, std::span<const Recurrence> layers);
 
 // rounded = values, as if they were quantized to 8 bits and back; `count` neighbours share a scale, which is chosen as
 // DynamicQuantizeLinear does.

@@ -9,7 +9,9 @@
 #include "ops/choice.h"
 #include "ops/host_values.h"
 #include "ops/quantize/scale_grid.h"
+#include "ops/recurrent/persistent.h"
 #include "ops/recurrent/recurrence.h"
+#include "ops/recurrent/stacked.h"
 #include "ops/registry.h"
 #include "ops/shape/strided.h"
 
@@ -45,9 +47,15 @@ const KnownActivation& activation_of(std::string name) {
 
 enum class Direction { forward, reverse, both };
 
+// Which of a node's inputs and outputs are a layer's.
+struct LayerPlaces {
+  int w = 1, r = 2, b = 3, lengths = 4, h = 5, c = 6, p = 7;
+  int y_h = 1, y_c = 2;
+};
+
 class Recurrent : public Op {
  public:
-  explicit Recurrent(const NodeInfo& node) {
+  explicit Recurrent(const NodeInfo& node, const LayerPlaces& at = {}) : at_(at) {
     const std::string& type = node.op_type();
     of_.cell = type.ends_with("LSTM") ? Cell::lstm : type == "GRU" ? Cell::gru : Cell::rnn;
     const Direction direction = read_choice<Direction>(node, "direction", "forward",
@@ -66,9 +74,9 @@ class Recurrent : public Op {
     of_.hidden = node.get_int("hidden_size", 0);
     require(of_.hidden >= 0, "hidden_size is ", of_.hidden);
     read_activations(node);
-    suits_library_ = !of_.backward && !of_.coupled && std::isinf(of_.clip) && !node.has_input(4) &&
-                     !node.has_input(7) && (of_.cell != Cell::gru || of_.reset_after) && has_usual_activations();
-    wanted_parts_ = node.has_input(3) ? 3 : 2;
+    suits_library_ = !of_.backward && !of_.coupled && std::isinf(of_.clip) && !node.has_input(at.lengths) &&
+                     !node.has_input(at.p) && (of_.cell != Cell::gru || of_.reset_after) && of_.has_usual_activations();
+    wanted_parts_ = node.has_input(at.b) ? 3 : 2;
   }
 
   // The library has weights in an order of its own. ONNX's stay, for what it can't do shows only in a run.
@@ -101,14 +109,14 @@ class Recurrent : public Op {
   }
 
   void run(Context& context) const override { run(context, context.input(0).data, context.input(1), context.input(2)); }
+  size_t cleared_bytes() const override { return size_t(most_persistent_bytes(of_, 1)); }
 
- protected:
-  // `values`: of X.
-  void run(Context& context, const void* values, const Tensor& w, const Tensor& weights) const {
+  // What a run is about, but for Y.
+  Recurrence bind(Context& context, const Tensor& x, const Tensor& w, const Tensor& weights) const {
     Recurrence r = of_;
-    const Tensor& x = context.input(0);
     require(x.shape.rank() == 3, "X has shape ", x.shape.str(), "; it needs three dimensions");
     require(weights.shape.rank() == 3, "R has shape ", weights.shape.str(), "; it needs three dimensions");
+    r.device = context.stream().device();
     r.type = x.type;
     r.steps = x.shape[r.batch_first ? 1 : 0];
     r.batch = x.shape[r.batch_first ? 0 : 1];
@@ -121,57 +129,55 @@ class Recurrent : public Op {
               device::name(tensor->type), "; ", shape.str(), " of ", device::name(r.type), " is wanted");
       return tensor->data;
     };
-    r.x = values;
+    r.x = x.data;
     r.w = expect(&w, "W", {d, rows, r.input});
     r.r = expect(&weights, "R", {d, rows, r.hidden});
-    r.b = expect(context.find_input(3), "B", {d, 2 * rows});
+    r.b = expect(context.find_input(at_.b), "B", {d, 2 * rows});
     const Shape state = r.batch_first ? Shape{r.batch, d, r.hidden} : Shape{d, r.batch, r.hidden};
-    r.initial_h = expect(context.find_input(5), "initial_h", state);
+    r.initial_h = expect(context.find_input(at_.h), "initial_h", state);
     if (r.cell == Cell::lstm) {
-      r.initial_c = expect(context.find_input(6), "initial_c", state);
-      r.p = expect(context.find_input(7), "P", {d, 3 * r.hidden});
+      r.initial_c = expect(context.find_input(at_.c), "initial_c", state);
+      r.p = expect(context.find_input(at_.p), "P", {d, 3 * r.hidden});
     }
-    const Tensor* const lengths = context.find_input(4);
+    const Tensor* const lengths = context.find_input(at_.lengths);
     r.longest = lengths ? longest_of(*lengths, r) : r.steps;
 
-    const auto output = [&](int i, const Shape& shape) {
-      return context.wants_output(i) ? context.output(i, shape).data : nullptr;
-    };
-    r.y = output(0, r.batch_first ? Shape{r.batch, r.steps, d, r.hidden} : Shape{r.steps, d, r.batch, r.hidden});
-    r.y_h = output(1, state);
-    if (r.cell == Cell::lstm) r.y_c = output(2, state);
+    const auto output = [&](int i) { return context.wants_output(i) ? context.output(i, state).data : nullptr; };
+    r.y_h = output(at_.y_h);
+    if (r.cell == Cell::lstm) r.y_c = output(at_.y_c);
     if (lengths && !all_are(*lengths, r.steps))
       r.lengths = on_device(context, {lengths->as<const int32_t>(), size_t(r.batch)});
+    return r;
+  }
+
+  void run(Context& context, const Recurrence& r) const {
     if (library_does(r)) return run_library(context, r);
-    run_recurrence(context, r);
+    run_recurrence(context, {&r, 1});
+  }
+
+ protected:
+  // `values`: of X.
+  void run(Context& context, const void* values, const Tensor& w, const Tensor& weights) const {
+    Recurrence r = bind(context, context.input(0), w, weights);
+    r.x = values;
+    if (context.wants_output(0)) r.y = context.output(0, r.y_shape()).data;
+    run(context, r);
   }
 
   Recurrence of_{};  // without sizes and addresses
 
  private:
-  bool has_usual_activations() const {
-    for (int direction = 0; direction < of_.directions; ++direction) {
-      const Squash* const squash = of_.squash[direction];
-      if (of_.cell == Cell::rnn) {
-        if (squash[0].kind != of_.squash[0][0].kind) return false;
-        if (squash[0].kind != Squash::Kind::tanh && squash[0].kind != Squash::Kind::relu) return false;
-        continue;
-      }
-      if (squash[0].kind != Squash::Kind::sigmoid || squash[1].kind != Squash::Kind::tanh) return false;
-      if (of_.cell == Cell::lstm && squash[2].kind != Squash::Kind::tanh) return false;
-    }
-    return true;
-  }
-
-  // Few sequences are done sooner by one kernel of our own a step than by the library's several.
+  // Of a few sequences it may have one kernel for all steps; else few are done sooner by one kernel of our own, or by
+  // one a step, than by its several.
   bool library_does(const Recurrence& r) const {
     constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
     for (const void* address : {r.x, r.initial_h, r.initial_c, static_cast<const void*>(r.y),
                                 static_cast<const void*>(r.y_h), static_cast<const void*>(r.y_c)})
       if (reinterpret_cast<uintptr_t>(address) % 16 != 0) return false;
-    return layer_ && packed_parts_ == wanted_parts_ && r.hidden == hidden_ && r.steps > 0 &&
-           (!is_few(r.batch) || layer_->is_resident(r.batch)) && !r.batch_first && r.steps <= kMost &&
-           checked_product(r.batch, r.hidden) <= kMost;
+    if (!layer_ || packed_parts_ != wanted_parts_ || r.hidden != hidden_ || r.steps <= 0 || r.batch_first ||
+        r.steps > kMost || checked_product(r.batch, r.hidden) > kMost)
+      return false;
+    return layer_->is_resident(r.batch) || !(is_few(r.batch) || may_persist(r.device, {&r, 1}));
   }
 
   void run_library(Context& context, const Recurrence& r) const {
@@ -236,11 +242,66 @@ class Recurrent : public Op {
     return std::all_of(first, first + lengths.count(), [&](int32_t length) { return length == steps; });
   }
 
+  const LayerPlaces at_;
   bool suits_library_ = false;
   std::unique_ptr<device::DnnRecurrent> layer_;
   void* weights_ = nullptr;                  // the layer's
   int64_t hidden_ = 0;                       // the layer's
   int packed_parts_ = 0, wanted_parts_ = 0;  // of W, R and B
+};
+
+// Layers on top of one another, in one direction, each with the attributes of all: the inputs of the first and its
+// output Y are LSTM's, the others of a layer above it come behind.
+class StackedRecurrence : public Op {
+ public:
+  explicit StackedRecurrence(const NodeInfo& node) {
+    const int64_t layers = node.get_int(kLayers, 1);
+    require(layers >= 1 && layers <= kMostStacked, "there are ", layers, " layers");
+    for (int64_t l = 0; l < layers; ++l) layers_.push_back(std::make_unique<Recurrent>(node, places(int(l))));
+    one_.hidden = node.get_int("hidden_size", 0);
+  }
+  bool prepack(int input, const Tensor& constant, Prepack& prepack) override {
+    if (input < 1) return false;
+    const int layer = input < kFirstLayerInputs ? 0 : 1 + (input - kFirstLayerInputs) / kMoreLayerInputs;
+    const int own = layer == 0 ? input : 1 + (input - kFirstLayerInputs) % kMoreLayerInputs;
+    return layers_[size_t(layer)]->prepack(own, constant, prepack);
+  }
+  size_t cleared_bytes() const override { return size_t(most_persistent_bytes(one_, int(layers_.size()))); }
+
+  void run(Context& context) const override {
+    std::vector<Recurrence> bound;
+    Tensor x = context.input(0);
+    for (size_t l = 0; l < layers_.size(); ++l) {
+      const LayerPlaces at = places(int(l));
+      bound.push_back(layers_[l]->bind(context, x, context.input(at.w), context.input(at.r)));
+      const Recurrence& r = bound.back();
+      require(r.directions == 1, "there are two directions");
+      x = {x.type, Where::device, r.batch_first ? Shape{r.batch, r.steps, r.hidden} : Shape{r.steps, r.batch, r.hidden},
+           nullptr};
+    }
+    if (context.wants_output(0)) bound.back().y = context.output(0, bound.back().y_shape()).data;
+    for (size_t first = 0; first < bound.size();) {
+      size_t count = bound.size() - first;
+      while (count > 1 && !may_persist(bound[0].device, std::span(bound).subspan(first, count))) --count;
+      const size_t next = first + count;
+      if (next < bound.size()) bound[next].x = bound[next - 1].y = context.scratch(x.bytes());
+      if (count == 1)
+        layers_[first]->run(context, bound[first]);
+      else
+        run_recurrence(context, std::span(bound).subspan(first, count));
+      first = next;
+    }
+  }
+
+ private:
+  static LayerPlaces places(int layer) {
+    if (layer == 0) return {};
+    const int first = kFirstLayerInputs + (layer - 1) * kMoreLayerInputs;
+    return {first, first + 1, first + 2, 4, first + 3, first + 4, first + 5, 2 * layer + 1, 2 * layer + 2};
+  }
+
+  std::vector<std::unique_ptr<Recurrent>> layers_;
+  Recurrence one_{};
 };
 
 // Weights of 8 bits, and a product with what is quantized as it comes: X as a whole, the states of a direction in each
@@ -298,6 +359,8 @@ class DynamicQuantizeLstm : public Recurrent {
 };
 
 }  // namespace
+
+std::unique_ptr<Op> make_stacked_recurrence(const NodeInfo& node) { return std::make_unique<StackedRecurrence>(node); }
 
 std::vector<OpRow> recurrent_rows() {
   const auto row = [](const char* name, std::vector<TypeRule> more) {

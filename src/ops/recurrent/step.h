@@ -9,86 +9,39 @@
 #include "device/launch.h"
 #include "device/transform.h"
 #include "ops/dispatch.h"
-#include "ops/recurrent/recurrence.h"
+#include "ops/recurrent/cells.h"
 
 namespace encore::ops {
 
-using device::Compute;
 using device::Divider;
-
-// Where a cell is.
-struct Place {
-  int direction;
-  int64_t sequence, unit;
-  int64_t state;  // its index in [direction, sequence, unit]
-  int64_t time;   // the step of the sequence that is taken now
-  bool alive;     // the sequence is not at its end yet
-  bool last;      // it is now
-};
 
 // What the kernels see of a recurrence.
 template <class T>
-struct RecurrenceView {
+struct RecurrenceView : Sequences {
   using C = Compute<T>;
-  int64_t steps, batch, hidden;
   int gates;
-  bool backward;
   C clip;
   Squash squash[2][3];
   const T *x, *bias, *peepholes;
-  const int32_t* lengths;
-  int64_t x_time, x_sequence, x_direction;  // distances, in elements
-  int64_t y_time, y_sequence, y_direction, end_sequence, end_direction;
   T *y, *y_h, *y_c;
   C* c;
 
   explicit RecurrenceView(const Recurrence& r)
-      : steps(r.steps),
-        batch(r.batch),
-        hidden(r.hidden),
+      : Sequences(r),
         gates(gates_of(r.cell)),
-        backward(r.backward),
         clip(C(r.clip)),
         x(static_cast<const T*>(r.x_gates)),
         bias(static_cast<const T*>(r.b)),
         peepholes(static_cast<const T*>(r.p)),
-        lengths(r.lengths),
-        x_direction(gates * r.hidden),
         y(static_cast<T*>(r.y)),
         y_h(static_cast<T*>(r.y_h)),
         y_c(static_cast<T*>(r.y_c)),
         c(static_cast<C*>(r.c)) {
     for (int d = 0; d < 2; ++d) std::copy_n(r.squash[d], 3, squash[d]);
-    const int64_t x_row = r.directions * x_direction, y_row = r.directions * r.hidden;
-    x_time = r.batch_first ? x_row : r.batch * x_row;
-    x_sequence = r.batch_first ? r.steps * x_row : x_row;
-    y_time = r.batch * y_row;
-    y_direction = r.batch * r.hidden;
-    y_sequence = r.hidden;
-    end_direction = r.batch * r.hidden;
-    end_sequence = r.hidden;
-    if (!r.batch_first) return;
-    y_time = y_row;
-    y_direction = end_direction = r.hidden;
-    y_sequence = r.steps * y_row;
-    end_sequence = y_row;
   }
 
-  DEVICE_FN Place place(int direction, int64_t sequence, int64_t unit, int64_t step) const {
-    const int64_t length = lengths ? lengths[sequence] : steps;
-    const bool turned = backward || direction == 1;
-    return {direction,
-            sequence,
-            unit,
-            (direction * batch + sequence) * hidden + unit,
-            turned ? length - 1 - step : step,
-            step < length,
-            step == length - 1};
-  }
   // X W' of a gate.
-  DEVICE_FN C input(const Place& at, int gate) const {
-    return C(x[at.time * x_time + at.sequence * x_sequence + at.direction * x_direction + gate * hidden + at.unit]);
-  }
+  DEVICE_FN C input(const Place& at, int gate) const { return C(x[x_at(at) + gate * hidden]); }
   // The bias of X W', or of the product with R.
   DEVICE_FN C bias_of(const Place& at, int gate, bool recurrent) const {
     if (!bias) return C(0);
@@ -97,14 +50,20 @@ struct RecurrenceView {
   DEVICE_FN C both_biases(const Place& at, int gate) const {
     return bias_of(at, gate, false) + bias_of(at, gate, true);
   }
-  DEVICE_FN C activated(const Place& at, int which, C value) const {
-    value = value < -clip ? -clip : value > clip ? clip : value;
-    return squash[at.direction][which](value);
+  DEVICE_FN C squashed(const Place& at, int which, C value) const { return squash[at.direction][which](value); }
+  DEVICE_FN C activated(const Place& at, int which, C value) const { return squashed(at, which, clipped(value, clip)); }
+  DEVICE_FN C peephole(const Place& at, int which, C cell) const {
+    return peepholes ? C(peepholes[(at.direction * 3 + which) * hidden + at.unit]) * cell : C(0);
+  }
+  DEVICE_FN C cell_of(const Place& at) const { return c[at.state]; }
+  DEVICE_FN void keep_cell(const Place& at, C cell) const {
+    c[at.state] = cell;
+    if (at.last && y_c) y_c[end_at(at)] = T(cell);
   }
   DEVICE_FN void store(const Place& at, T h, T* next_h) const {
     next_h[at.state] = h;
-    if (y) y[at.time * y_time + at.direction * y_direction + at.sequence * y_sequence + at.unit] = h;
-    if (at.last && y_h) y_h[at.direction * end_direction + at.sequence * end_sequence + at.unit] = h;
+    if (y) y[y_at(at)] = h;
+    if (at.last && y_h) y_h[end_at(at)] = h;
   }
 };
 
