@@ -15,24 +15,20 @@ DEVICE_FN void StepValues::get_pairs(int64_t first, int64_t stride, int64_t end,
                                      Pack<float, 2>* pairs) const {
 #ifdef __CUDA_ARCH__
   const uint64_t* const slots = slots_of(step);
-  uint64_t a[kPairs], b[kPairs];
-  const auto is_there = [&](int k) { return is_of(step, a[k]) && is_of(step, b[k]); };
-  const auto load = [&](int k) {
-    asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];"
-                 : "=l"(a[k]), "=l"(b[k])
-                 : "l"(slots + first + k * stride));
-  };
-  UNROLL for (int k = 0; k < kPairs; ++k) a[k] = b[k] = first + k * stride < end ? 0 : packed(0, step);
-  for (;;) {
-    bool all = true;
-    UNROLL for (int k = 0; k < kPairs; ++k) {  // all that are missing are asked for at once
-      if (!is_there(k)) load(k);
+  for (bool all = false; !all;) {  // all of them are asked for at once
+    uint64_t a[kPairs], b[kPairs];
+    UNROLL for (int k = 0; k < kPairs; ++k) {
+      const int64_t i = first + k * stride;
+      a[k] = b[k] = packed(0, step);
+      if (i < end)
+        asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(a[k]), "=l"(b[k]) : "l"(slots + i));
     }
-    UNROLL for (int k = 0; k < kPairs; ++k) all = all && is_there(k);
-    if (all) break;
-    while (!is_there(0)) load(0);  // who asks for more keeps others from putting theirs
+    all = true;
+    UNROLL for (int k = 0; k < kPairs; ++k) {
+      all = all && is_of(step, a[k]) && is_of(step, b[k]);
+      pairs[k] = {value_of(a[k]), value_of(b[k])};
+    }
   }
-  UNROLL for (int k = 0; k < kPairs; ++k) pairs[k] = {value_of(a[k]), value_of(b[k])};
 #endif
 }
 

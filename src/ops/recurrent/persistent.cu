@@ -12,6 +12,7 @@
 #include "device/fast_math.h"
 #include "device/memory.h"
 #include "device/persistent.h"
+#include "device/scatter_groups.h"
 #include "ops/recurrent/cells.h"
 #include "ops/recurrent/stacked.h"
 
@@ -77,16 +78,21 @@ struct Layout {
   int rows;    // gates of units
   int width;   // of all layers' states
   int stride;  // of a sequence's states: no two are in the same banks
-  int states, end;
+  int parts;   // products of hidden states by weights: R of the first layer, W and R of each above it
+  int states, sums, end;
 
   Layout(int gates, int units, int hidden, int sequences, int layers)
-      : rows(gates * units), width(layers * hidden), stride((width + 15) / 16 * 16 + 8) {
-    states = rows * hidden * (2 * layers - 1);
-    end = states + sequences * stride;
-  }
-  // Of a layer's rows, which are products with the layer below and its own states.
-  DEVICE_FN int weights_of(int layer, int hidden) const { return layer == 0 ? 0 : rows * hidden * (2 * layer - 1); }
+      : rows(gates * units),
+        width(layers * hidden),
+        stride((width + 15) / 16 * 16 + 8),
+        parts(2 * layers - 1),
+        states(rows * hidden * parts),
+        sums(states + sequences * stride),
+        end(sums + rows * sequences * parts) {}
 };
+// The layer whose states a part multiplies, and the one whose gates it makes.
+DEVICE_FN int layer_below(int part) { return part / 2; }
+DEVICE_FN int layer_of(int part) { return (part + 1) / 2; }
 
 // What all variants of the kernel know.
 struct PersistentRecurrence {
@@ -94,19 +100,20 @@ struct PersistentRecurrence {
   Layout layout;
   int layers, units, hidden, batch;
   int blocks;  // of a direction
+  int groups;  // of a block
   bool is_relu;
   float clip;
   Values x, y;
   StepValues values;
   Layer layer[kMostLayers];
-  SmallDivider by_units, by_width, by_row_packs, by_long_row_packs, by_sequence_tiles;
+  SmallDivider by_batch, by_units, by_width, by_row_packs, by_sequence_tiles;
 };
 
 // One unit of one sequence, which a thread has from the first step to the last.
 template <int kGates>
 struct PersistentCell {
   bool is_there;
-  int layer;
+  int layer, sums;  // where those of its first part are: R's, or W's in layers above the first
   int64_t slot;
   int64_t x, y, end;  // where its values lie, x and y in the first step
   float h, c;
@@ -149,28 +156,34 @@ struct PersistentView {
   }
 };
 
-// A group of kLanes threads makes the products of one unit's gates with kSequences sequences, and their cells.
+// A group of kLanes threads makes a part of the products of one unit's gates, with kSequences sequences. Others
+// threads, or these, then make the cells.
 template <class CellOf, int kSequences, int kLanes>
 struct PersistentSteps {
   static constexpr int kMaxThreads = kMostThreads, kGates = CellOf::kGates;
-  static constexpr int kPairs = kSequences == 1 ? 2 : 4;  // of states that a thread asks for at once
+  static constexpr int kPairs = kSequences == 1 ? 2 : 8;  // of states that a thread asks for at once
+  static constexpr int kKept = kSequences == 1 ? 4 : 0;   // packs of each row that a thread has in registers
   struct Shared {
     bool any;  // all is in the launch's memory
   };
-  using Own = PersistentCell<kGates>;
-  using Cells = device::PerThread<Own, kMaxThreads>;
+  struct Weights {
+    Pack<float, 4> of[kKept > 0 ? kKept : 1][kGates];
+  };
+  struct Own {
+    PersistentCell<kGates> cell;
+    Weights weights;
+  };
+  using Owns = device::PerThread<Own, kMaxThreads>;
   struct Inputs {
     uint32_t of[kGates];
   };
   struct Sums {
-    float of[kGates][kSequences];
+    float of[kGates];
   };
   struct Add {
     DEVICE_FN Sums operator()(const Sums& a, const Sums& b) const {
       Sums all;
-      UNROLL for (int gate = 0; gate < kGates; ++gate) {
-        UNROLL for (int i = 0; i < kSequences; ++i) all.of[gate][i] = a.of[gate][i] + b.of[gate][i];
-      }
+      UNROLL for (int gate = 0; gate < kGates; ++gate) all.of[gate] = a.of[gate] + b.of[gate];
       return all;
     }
   };
@@ -178,38 +191,50 @@ struct PersistentSteps {
   PersistentRecurrence p;
   CellOf cell;
 
-  DEVICE_FN void begin(device::Block<Shared>& b, const Shared&, Cells& own) const {
+  DEVICE_FN void begin(device::Block<Shared>& b, const Shared&, Owns& own) const {
     const int way = direction(b), first = int(b.index() - way * p.blocks) * p.units;
     const int units = p.hidden - first < p.units ? p.hidden - first : p.units;  // the last block may have fewer
     b.threads([&](int t, Shared& s) {
       float* const at = b.template dynamic<float>(s);
       load_weights(t, b.size(), at, way, first, units);
       for (int i = p.layout.states + t; i < p.layout.end; i += b.size()) at[i] = 0;  // of sequences that are none
-      own[t] = cell_of(t, way, first, units);
-      if (own[t].is_there) p.values.put(own[t].slot, -1, own[t].h);
+      own[t].cell = cell_of(t, way, first, units);
+      if (own[t].cell.is_there) p.values.put(own[t].cell.slot, -1, own[t].cell.h);
       device::wait_for_copies();
     });
+    if constexpr (kKept > 0)
+      b.threads([&](int t, Shared& s) { keep_weights(own[t].weights, b.template dynamic<float>(s), t); });
   }
 
-  DEVICE_FN void operator()(device::Block<Shared>& b, const Shared& shared, Cells& own, int64_t step) const {
+  DEVICE_FN void operator()(device::Block<Shared>& b, const Shared& shared, Owns& own, int64_t step) const {
     const int way = direction(b);
     const bool turned = p.sequences.backward || way == 1;
     device::PerThread<Inputs, kMaxThreads> inputs;
     b.threads([&](int t, Shared& s) {
-      if (own[t].is_there && own[t].layer == 0 && step < p.sequences.steps) {
-        const int64_t at = own[t].x + (turned ? -step : step) * p.sequences.x_time;
+      const PersistentCell<kGates>& cell = own[t].cell;
+      if (cell.is_there && cell.layer == 0 && step < p.sequences.steps) {
+        const int64_t at = cell.x + (turned ? -step : step) * p.sequences.x_time;
         UNROLL for (int gate = 0; gate < kGates; ++gate) inputs[t].of[gate] = p.x.bits(at + gate * int64_t(p.hidden));
       }
       get_states(t, b.size(), b.template dynamic<float>(s, p.layout.states * int64_t(sizeof(float))), way, step);
     });
     device::PerThread<Sums, kMaxThreads> sums;
-    b.template reduce_groups<kLanes>(
-        sums, [&](int t) { return part_of(b.template dynamic<float>(shared), t / kLanes, t % kLanes); }, Add{});
-    b.threads([&](int t, Shared&) {
-      if (!own[t].is_there) return;
-      const int64_t made = step - own[t].layer;
-      if (made >= 0 && made < p.sequences.steps) take(own[t], t % kLanes, made, turned, inputs[t], sums[t]);
-      p.values.put(own[t].slot, step, own[t].h);
+    device::scatter_groups<kLanes, kSequences>(
+        b, sums, [&](int t, Sums* parts) { multiply(b.template dynamic<float>(shared), own[t].weights, t, parts); },
+        Add{});
+    b.threads([&](int t, Shared& s) {
+      const int group = t / kLanes, lane = t % kLanes;
+      if (lane >= kSequences || group >= p.groups) return;
+      auto* const to = b.template dynamic<Sums>(s, p.layout.sums * int64_t(sizeof(float)));
+      to[group * kSequences + lane] = sums[t];
+    });
+    b.threads([&](int t, Shared& s) {
+      PersistentCell<kGates>& cell = own[t].cell;
+      if (!cell.is_there) return;
+      const int64_t made = step - cell.layer;
+      if (made >= 0 && made < p.sequences.steps)
+        take(cell, made, turned, inputs[t], b.template dynamic<Sums>(s, p.layout.sums * int64_t(sizeof(float))));
+      p.values.put(cell.slot, step, cell.h);
     });
   }
 
@@ -219,56 +244,72 @@ struct PersistentSteps {
   DEVICE_FN int64_t slots_of(int direction) const { return int64_t(direction) * p.batch * p.layout.width; }
 
   struct Tile {
-    int layer, unit, sequence;  // of the block's units; the first sequence
+    int part, unit, sequence;  // of the block's units; the first sequence
   };
   DEVICE_FN Tile tile_of(int group) const {
     Tile tile;
-    tile.layer = p.by_units(p.by_sequence_tiles(group, tile.sequence), tile.unit);
+    tile.part = p.by_units(p.by_sequence_tiles(group, tile.sequence), tile.unit);
     tile.sequence *= kSequences;
     return tile;
   }
+  // Of a part of all units.
+  DEVICE_FN int sums_of_part() const { return p.units * p.by_sequence_tiles.divisor() * kSequences; }
 
-  DEVICE_FN Own cell_of(int t, int way, int first, int units) const {
-    const Tile tile = tile_of(t / kLanes);
-    const int sequence = tile.sequence + t % kLanes;
-    Own own{};
-    own.is_there = tile.layer < p.layers && tile.unit < units && t % kLanes < kSequences && sequence < p.batch;
-    if (!own.is_there) return own;
-    const Layer& layer = p.layer[tile.layer];
-    const Place place = p.sequences.place(way, sequence, first + tile.unit, 0);
-    own.layer = tile.layer;
-    own.slot = slots_of(way) + sequence * int64_t(p.layout.width) + tile.layer * p.hidden + place.unit;
-    own.x = p.sequences.x_at(place), own.y = p.sequences.y_at(place), own.end = p.sequences.end_at(place);
-    if (layer.initial_h.at) own.h = layer.initial_h[own.end];
-    if (layer.initial_c.at) own.c = layer.initial_c[own.end];
+  // i = (layer * units + unit) * batch + sequence
+  DEVICE_FN PersistentCell<kGates> cell_of(int i, int way, int first, int units) const {
+    int sequence, unit;
+    const int l = p.by_units(p.by_batch(i, sequence), unit);
+    PersistentCell<kGates> cell{};
+    cell.is_there = l < p.layers && unit < units;
+    if (!cell.is_there) return cell;
+    const Layer& layer = p.layer[l];
+    const Place place = p.sequences.place(way, sequence, first + unit, 0);
+    cell.layer = l;
+    cell.sums =
+        (l == 0 ? 0 : 2 * l - 1) * sums_of_part() + unit * p.by_sequence_tiles.divisor() * kSequences + sequence;
+    cell.slot = slots_of(way) + sequence * int64_t(p.layout.width) + l * p.hidden + place.unit;
+    cell.x = p.sequences.x_at(place), cell.y = p.sequences.y_at(place), cell.end = p.sequences.end_at(place);
+    if (layer.initial_h.at) cell.h = layer.initial_h[cell.end];
+    if (layer.initial_c.at) cell.c = layer.initial_c[cell.end];
     UNROLL for (int k = 0; k < 2 * kGates; ++k) {
-      if (layer.bias.at) own.biases[k] = layer.bias[(way * 2 * kGates + k) * int64_t(p.hidden) + place.unit];
+      if (layer.bias.at) cell.biases[k] = layer.bias[(way * 2 * kGates + k) * int64_t(p.hidden) + place.unit];
     }
     UNROLL for (int k = 0; k < 3; ++k) {
-      if (layer.peepholes.at) own.peepholes[k] = layer.peepholes[(way * 3 + k) * int64_t(p.hidden) + place.unit];
+      if (layer.peepholes.at) cell.peepholes[k] = layer.peepholes[(way * 3 + k) * int64_t(p.hidden) + place.unit];
     }
-    return own;
+    return cell;
   }
 
   DEVICE_FN void load_weights(int t, int threads, float* at, int way, int first, int units) const {
-    for (int l = 0; l < p.layers; ++l) {
-      const int width = l == 0 ? p.hidden : 2 * p.hidden;
-      float* const to = at + p.layout.weights_of(l, p.hidden);
-      const SmallDivider& by = l == 0 ? p.by_row_packs : p.by_long_row_packs;
-      for (int pack = t; pack < p.layout.rows * width / 4; pack += threads) {
+    const int packs = p.layout.rows * p.hidden / 4;
+    for (int part = 0; part < p.layout.parts; ++part) {
+      const Layer& layer = p.layer[layer_of(part)];
+      const Values& from = part % 2 == 0 ? layer.r : layer.w;
+      for (int pack = t; pack < packs; pack += threads) {
         int k;
-        const int row = by(pack, k), unit = row / kGates, gate = row % kGates;
-        k *= 4;
-        const bool below = l > 0 && k < p.hidden;
-        const Values& from = below ? p.layer[l].w : p.layer[l].r;
-        if (l > 0 && !below) k -= p.hidden;
-        const int64_t place = ((int64_t(way) * kGates + gate) * p.hidden + first + unit) * int64_t(p.hidden) + k;
-        float* const into = to + pack * 4;
+        const int row = p.by_row_packs(pack, k), unit = row / kGates, gate = row % kGates;
+        const int64_t place = ((int64_t(way) * kGates + gate) * p.hidden + first + unit) * int64_t(p.hidden) + k * 4;
+        float* const into = at + (part * packs + pack) * 4;
         if (unit < units && from.type == Type::f32) {
           device::copy_async<16>(into, static_cast<const float*>(from.at) + place);
         } else {
           UNROLL for (int i = 0; i < 4; ++i) into[i] = unit < units ? from[place + i] : 0.f;
         }
+      }
+    }
+  }
+
+  DEVICE_FN const float* weights_of(const float* at, const Tile& tile) const {
+    return at + (tile.part * p.layout.rows + tile.unit * kGates) * p.hidden;
+  }
+  DEVICE_FN void keep_weights(Weights& weights, const float* at, int t) const {
+    const Tile tile = tile_of(t / kLanes);
+    UNROLL for (int i = 0; i < kKept; ++i) {
+      const int k = (i * kLanes + t % kLanes) * 4;
+      UNROLL for (int gate = 0; gate < kGates; ++gate) {
+        weights.of[i][gate] = {};
+        if (k < p.hidden && t / kLanes < p.groups)
+          weights.of[i][gate] = device::load_aligned<4>(weights_of(at, tile) + gate * p.hidden + k);
       }
     }
   }
@@ -290,35 +331,41 @@ struct PersistentSteps {
   }
 
   // A thread's share.
-  DEVICE_FN Sums part_of(const float* at, int group, int lane) const {
-    const Tile tile = tile_of(group);
-    Sums sums{};
-    if (tile.layer >= p.layers) return sums;
-    const int width = tile.layer == 0 ? p.hidden : 2 * p.hidden;
-    const float* const weights = at + p.layout.weights_of(tile.layer, p.hidden) + tile.unit * kGates * width;
+  DEVICE_FN void multiply(const float* at, const Weights& kept, int t, Sums* sums) const {
+    UNROLL for (int i = 0; i < kSequences; ++i) sums[i] = {};
+    if (t / kLanes >= p.groups) return;
+    const Tile tile = tile_of(t / kLanes);
+    const float* const weights = weights_of(at, tile);
     const float* const states =
-        at + p.layout.states + tile.sequence * p.layout.stride + (tile.layer == 0 ? 0 : tile.layer - 1) * p.hidden;
-    UNROLL for (int k = lane * 4; k < width; k += kLanes * 4) {
-      Pack<float, 4> state[kSequences], weight[kGates];
-      UNROLL for (int i = 0; i < kSequences; ++i) state[i] = device::load_aligned<4>(states + i * p.layout.stride + k);
-      UNROLL for (int gate = 0; gate < kGates; ++gate) weight[gate] =
-          device::load_aligned<4>(weights + gate * width + k);
-      UNROLL for (int gate = 0; gate < kGates; ++gate) {
-        UNROLL for (int i = 0; i < kSequences; ++i) {
-          UNROLL for (int e = 0; e < 4; ++e) sums.of[gate][i] += weight[gate].at[e] * state[i].at[e];
+        at + p.layout.states + tile.sequence * p.layout.stride + layer_below(tile.part) * p.hidden;
+    const auto add = [&](const Pack<float, 4>* weight, int k) {
+      UNROLL for (int i = 0; i < kSequences; ++i) {
+        const auto state = device::load_aligned<4>(states + i * p.layout.stride + k);
+        UNROLL for (int gate = 0; gate < kGates; ++gate) {
+          UNROLL for (int e = 0; e < 4; ++e) sums[i].of[gate] += weight[gate].at[e] * state.at[e];
         }
       }
+    };
+    int k = t % kLanes * 4;
+    UNROLL for (int i = 0; i < kKept; ++i, k += kLanes * 4) {
+      if (k < p.hidden) add(kept.of[i], k);
     }
-    return sums;
+    UNROLL for (; k < p.hidden; k += kLanes * 4) {
+      Pack<float, 4> weight[kGates];
+      UNROLL for (int gate = 0; gate < kGates; ++gate) weight[gate] =
+          device::load_aligned<4>(weights + gate * p.hidden + k);
+      add(weight, k);
+    }
   }
 
-  // The next states, of the sequence that is `lane` in its group.
-  DEVICE_FN void take(Own& own, int lane, int64_t step, bool turned, const Inputs& bits, const Sums& sums) const {
+  // The next states.
+  DEVICE_FN void take(PersistentCell<kGates>& own, int64_t step, bool turned, const Inputs& bits,
+                      const Sums* sums) const {
     float product[kGates], inputs[kGates];
     UNROLL for (int gate = 0; gate < kGates; ++gate) {
-      product[gate] = sums.of[gate][0];
-      UNROLL for (int i = 1; i < kSequences; ++i) product[gate] = i == lane ? sums.of[gate][i] : product[gate];
-      inputs[gate] = own.layer == 0 ? p.x.value_of(bits.of[gate]) : 0.f;
+      const bool is_first = own.layer == 0;
+      inputs[gate] = is_first ? p.x.value_of(bits.of[gate]) : sums[own.sums].of[gate];
+      product[gate] = sums[is_first ? own.sums : own.sums + sums_of_part()].of[gate];
     }
     Place place{};
     place.time = own.y + (turned ? -step : step) * p.sequences.y_time;
@@ -345,14 +392,14 @@ Layout layout_of(int device, const Recurrence& r, int layers) {
 }
 
 int64_t groups_of(int device, const Recurrence& r, int64_t layers) {
-  return layers * units_of(device, r) * sequence_tiles(r.batch);
+  return (2 * layers - 1) * units_of(device, r) * sequence_tiles(r.batch);
 }
 
 template <int kSequences, int kLanes, class CellOf>
-void launch(Context& context, const PersistentRecurrence& p, int directions, int groups, const CellOf& cell) {
+void launch(Context& context, const PersistentRecurrence& p, int directions, const CellOf& cell) {
   using Kernel = PersistentSteps<CellOf, kSequences, kLanes>;
-  const int pairs = p.batch * p.layout.width / 2;
-  const int threads = std::max(groups * kLanes, pairs) + 31;  // who makes no product gets states nonetheless
+  const int pairs = p.batch * p.layout.width / 2, cells = p.layers * p.units * p.batch;
+  const int threads = std::max({p.groups * kLanes, pairs, cells}) + 31;
   device::persistent_kernel<typename Kernel::Shared>(
       context.stream(),
       {int64_t(directions) * p.blocks, std::clamp(threads / 32 * 32, 128, kMostThreads),
@@ -362,10 +409,9 @@ void launch(Context& context, const PersistentRecurrence& p, int directions, int
 
 template <class CellOf>
 void launch(Context& context, const PersistentRecurrence& p, int directions, const CellOf& cell) {
-  const int groups = p.layers * p.units * p.by_sequence_tiles.divisor();
-  if (p.batch == 1) return launch<1, 32>(context, p, directions, groups, cell);
-  if (groups * 32 <= kMostThreads) return launch<4, 32>(context, p, directions, groups, cell);
-  return launch<4, 8>(context, p, directions, groups, cell);
+  if (p.batch == 1) return launch<1, 32>(context, p, directions, cell);
+  if (p.groups * 32 <= kMostThreads) return launch<4, 32>(context, p, directions, cell);
+  return launch<4, 8>(context, p, directions, cell);
 }
 
 }  // namespace
@@ -383,8 +429,8 @@ bool may_persist(int device, std::span<const Recurrence> layers) {
     for (const void* weights : {layer.r, &layer == &r ? nullptr : layer.w})
       if (reinterpret_cast<uintptr_t>(weights) % 16 != 0) return false;
   const int64_t floats = layout_of(device, r, int(layers.size())).end;
-  const int64_t lanes = r.batch == 1 ? 32 : 8;
-  return groups_of(device, r, int64_t(layers.size())) * lanes <= kMostThreads &&
+  const int64_t lanes = r.batch == 1 ? 32 : 8, cells = int64_t(layers.size()) * units_of(device, r) * r.batch;
+  return groups_of(device, r, int64_t(layers.size())) * lanes <= kMostThreads && cells <= kMostThreads &&
          floats * int64_t(sizeof(float)) <= device::shared_bytes(device) - device::kLanesBytes - 16;
 }
 
@@ -406,16 +452,17 @@ void run_persistent(Context& context, std::span<const Recurrence> layers, const 
                          .hidden = int(r.hidden),
                          .batch = int(r.batch),
                          .blocks = 0,
+                         .groups = int(groups_of(device, r, count)),
                          .is_relu = r.squash[0][0].kind == Squash::Kind::relu,
                          .clip = float(r.clip),
                          .x = {const_cast<void*>(x_gates), r.type},
                          .y = {layers.back().y, r.type},
                          .values = {slots.at, values},
                          .layer = {},
+                         .by_batch = SmallDivider(int(r.batch)),
                          .by_units = {},
                          .by_width = SmallDivider(count * int(r.hidden)),
                          .by_row_packs = SmallDivider(int(r.hidden) / 4),
-                         .by_long_row_packs = SmallDivider(int(r.hidden) / 2),
                          .by_sequence_tiles = SmallDivider(int(sequence_tiles(r.batch)))};
   p.blocks = (p.hidden + p.units - 1) / p.units;
   p.by_units = SmallDivider(p.units);
