@@ -2,8 +2,8 @@
 # the standard's: it finds those of src/device/cuda/nvrtc.
 set(run_time_headers "")
 foreach(name device/annotate device/divide_small device/fast_math device/half device/pack
-             ops/elementwise/compiled_program ops/elementwise/curves ops/elementwise/gelu ops/elementwise/program_arguments
-             ops/elementwise/rough ops/elementwise/scalar_calls ops/elementwise/scalar_function
+             ops/elementwise/compiled_program ops/elementwise/curves ops/elementwise/gelu ops/elementwise/integer_call
+             ops/elementwise/program_arguments ops/elementwise/rough ops/elementwise/scalar_calls ops/elementwise/scalar_function
              ops/elementwise/scalar_functions ops/elementwise/truncate)
   list(APPEND run_time_headers "${name}.h=${CMAKE_SOURCE_DIR}/src/${name}.h")
 endforeach()

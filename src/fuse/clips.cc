@@ -9,7 +9,7 @@
 namespace encore::fuse {
 namespace {
 
-constexpr ops::Types kServed = ops::kHalves | ops::Types{Type::f32};
+constexpr ops::Types kServed = ops::kHalves | ops::kIndices | ops::Types{Type::f32};
 
 double largest(Type type) {
   switch (type) {
@@ -28,7 +28,8 @@ bool has_neighbours(const Match& match, int clip) {
 
 }  // namespace
 
-// The bound first, so that of equal numbers x remains, as of zeros. Without one, infinity becomes the largest number.
+// The bound first, so that of equal numbers x remains, as of zeros. Without one, infinity becomes the largest number,
+// and an integer stays.
 void open_clip(Match& match, int clip) {
   if (!match.plan().settings.fuses_elementwise || !match.is(clip, "Clip") || match.node(clip).since_version() < 11 ||
       !has_neighbours(match, clip))
@@ -40,14 +41,16 @@ void open_clip(Match& match, int clip) {
   if (!kServed.has(match.value(x).type) || !dims || dims->empty() || dims != match.value(y).dims ||
       (given(1) < 0 && given(2) < 0))
     return;
+  const auto of_two = [&](const char* op, int limit, int v, int made) {
+    return match.plan().step({ops::kOnnx, op, 13}, step.node->name(), {limit, v}, {made});
+  };
+  if (ops::kIndices.has(match.value(x).type) && (given(1) < 0 || given(2) < 0))
+    return match.replace({clip}, given(1) < 0 ? of_two("Min", given(2), x, y) : of_two("Max", given(1), x, y));
   const auto bound = [&](size_t i, const char* name, double number) {
     return given(i) >= 0 ? given(i) : match.add_constant(name, own_numbers(match.value(x).type, {}, {number}));
   };
   const int low = bound(1, "the least", -largest(match.value(x).type));
   const int high = bound(2, "the largest", largest(match.value(x).type));
-  const auto of_two = [&](const char* op, int limit, int v, int made) {
-    return match.plan().step({ops::kOnnx, op, 13}, step.node->name(), {limit, v}, {made});
-  };
   const int raised = match.add_like(x, " at least " + match.value(low).name);
   match.insert(of_two("Max", low, x, raised));
   match.replace({clip}, of_two("Min", high, raised, y));

@@ -8,12 +8,40 @@
 #include "fuse/links.h"
 #include "fuse/rolls.h"
 #include "fuse/shape_symbols.h"
+#include "ops/registry.h"
 
 namespace encore::fuse {
 namespace {
 
 using ops::Expression;
 using Operand = Expression::Operand;
+
+// A number has no dimensions, which others have to make up for.
+std::optional<size_t> rank_of_others(const Match& match, const Step& step, size_t input) {
+  std::optional<size_t> most;
+  for (size_t i = 0; i < step.inputs.size(); ++i)
+    if (i != input && !match.value(step.inputs[i]).is_constant)
+      if (const auto rank = match.rank(step.inputs[i])) most = std::max(most.value_or(0), *rank);
+  return most;
+}
+
+// What a program is told of an input, if it need not read it.
+std::optional<Operand> number_of(const Match& match, const Step& step, size_t input) {
+  const auto most = rank_of_others(match, step, input);
+  if (!most) return std::nullopt;
+  if (const auto number = match.number(step, input, *most)) return Operand{Operand::Kind::number, 0, float(*number)};
+  if (const auto integer = match.integer(step, input, *most)) return Operand{Operand::Kind::integer, *integer};
+  return std::nullopt;
+}
+
+// What the step computes, if a program can: it divides integers by numbers alone, as it tells of no divisor that is
+// zero.
+std::optional<ops::ScalarCall> scalar_call(const Match& match, int s) {
+  const auto call = ops::scalar_call(match.node(s));
+  if (!call || !ops::is_division(call->function) || !ops::kIndices.has(match.node(s).input_type(0))) return call;
+  const auto divisor = number_of(match, match.step(s), 1);
+  return divisor && divisor->index != 0 ? call : std::nullopt;
+}
 
 // What the step computes, if all that it makes lies in a space of known symbols.
 std::optional<ops::ScalarCall> call_of(const Match& match, int s) {
@@ -23,14 +51,12 @@ std::optional<ops::ScalarCall> call_of(const Match& match, int s) {
   if (std::ssize(*dims) - std::ranges::count(*dims, 1) > ops::kMostProgramDims) return std::nullopt;
   for (const int v : match.step(s).inputs)
     if (v < 0) return std::nullopt;
-  return ops::scalar_call(match.node(s));
+  return scalar_call(match, s);
 }
 
 }  // namespace
 
-bool is_for_programs(const Match& match, int step) {
-  return match.is_there(step) && ops::scalar_call(match.node(step));
-}
+bool is_for_programs(const Match& match, int step) { return match.is_there(step) && scalar_call(match, step); }
 
 bool is_elementwise_for(const Match& match, int v) {
   return match.plan().settings.fuses_elementwise && match.only_reader(v) >= 0 && is_for_programs(match, match.maker(v));
@@ -108,6 +134,13 @@ class Joined {
   const std::vector<int>& steps() const { return parts_.steps; }
   const std::vector<int>& outputs() const { return parts_.outputs; }
   const Expression& expression() const { return parts_.expression; }
+  bool has_integers() const {
+    std::vector<Type> types;
+    for (const int v : parts_.inputs) types.push_back(match_->value(v).type);
+    Expression expression = parts_.expression;
+    ops::tell_integers(expression, types);
+    return ops::has_integers(expression);
+  }
   bool pays() const {
     return parts_.steps.size() > 1 || !parts_.expression.parts.empty() || !parts_.expression.joins.empty() ||
            !parts_.expression.rolls.empty();
@@ -135,8 +168,7 @@ class Joined {
     const int v = step.inputs[input];
     if (const auto made = parts_.values.find(v); made != parts_.values.end())
       return {Operand::Kind::value, made->second};
-    if (const auto most = rank_of_others(step, input))
-      if (const auto number = match_->number(step, input, *most)) return {Operand::Kind::number, 0, float(*number)};
+    if (const auto number = number_of(*match_, step, input)) return *number;
     const Read read(*match_, v);
     const auto known = std::ranges::find(parts_.reads, read);
     if (known != parts_.reads.end())
@@ -157,14 +189,6 @@ class Joined {
       parts_.expression.joins.push_back({index, int(parts_.inputs.size()) - 1, int(axis) - int(rank)});
     }
     return {Operand::Kind::input, index};
-  }
-  // A number has no dimensions, which others have to make up for.
-  std::optional<size_t> rank_of_others(const Step& step, size_t input) const {
-    std::optional<size_t> most;
-    for (size_t i = 0; i < step.inputs.size(); ++i)
-      if (i != input && !match_->value(step.inputs[i]).is_constant)
-        if (const auto rank = match_->rank(step.inputs[i])) most = std::max(most.value_or(0), *rank);
-    return most;
   }
   void find_outputs() {
     parts_.outputs.clear(), parts_.expression.outputs.clear();
@@ -249,6 +273,7 @@ void take_along(const Match& match, std::vector<Joined>& programs) {
   for (size_t p = 0; p < programs.size(); ++p) {
     const auto reader = is_light(programs[p].expression()) ? only_reader(match, programs, p, place) : std::nullopt;
     if (!reader || space(p) == space(*reader)) continue;
+    if (programs[p].has_integers() && !programs[*reader].has_integers()) continue;  // which would be slower
     Joined both(match);
     if (!both.add(programs[p]) || !both.add(programs[*reader])) continue;
     for (const int s : programs[p].steps()) place[s] = *reader;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "device/half.h"
+#include "ops/registry.h"
 
 namespace encore::fuse {
 
@@ -35,15 +36,32 @@ std::optional<size_t> Match::rank(int v) const {
   return v >= 0 && value(v).dims ? std::optional(value(v).dims->size()) : std::nullopt;
 }
 
+namespace {
+
+// The constant that an input is, if it is one number.
+const Tensor* single(const Plan& plan, const Step& step, size_t input, size_t most) {
+  const Tensor* const constant = plan.constant(step, input);
+  return constant && constant->count() == 1 && size_t(constant->shape.rank()) <= most ? constant : nullptr;
+}
+
+}  // namespace
+
 std::optional<double> Match::number(const Step& step, size_t input, size_t most) const {
-  const Tensor* const constant = plan_.constant(step, input);
-  if (!constant || constant->count() != 1 || size_t(constant->shape.rank()) > most) return std::nullopt;
+  const Tensor* const constant = single(plan_, step, input, most);
+  if (!constant) return std::nullopt;
   switch (constant->type) {
     case Type::f16: return float(*constant->as<device::Half>());
     case Type::bf16: return float(*constant->as<device::BFloat16>());
     case Type::f32: return *constant->as<float>();
     default: return std::nullopt;
   }
+}
+
+std::optional<int32_t> Match::integer(const Step& step, size_t input, size_t most) const {
+  const Tensor* const constant = single(plan_, step, input, most);
+  if (!constant || !ops::kIndices.has(constant->type)) return std::nullopt;
+  const int64_t value = constant->type == Type::i64 ? *constant->as<int64_t>() : *constant->as<int32_t>();
+  return value == int32_t(value) ? std::optional(int32_t(value)) : std::nullopt;
 }
 
 // Version 7 is the first that broadcasts as today.

@@ -41,6 +41,8 @@ class Match {
 
   // The single number that an input is, if it is a constant one; with no more dimensions than `most`.
   std::optional<double> number(const Step& step, size_t input, size_t most) const;
+  // The same of an integer of 32 bits, whatever its type.
+  std::optional<int32_t> integer(const Step& step, size_t input, size_t most) const;
   struct Scaled {
     int from;  // a value
     double factor;

@@ -128,8 +128,12 @@ void infer_dims(Match& match, int step) {
       if (dim == kUnknown) dim = match.add_symbol();
     match.set_dims(value, std::move(*dims));
   };
-  for (int value : match.step(step).inputs)
-    if (value >= 0) finish(value, match.value(value).dims);
+  for (int value : match.step(step).inputs) {
+    if (value < 0) continue;
+    const Tensor* const constant = match.value(value).constant;  // of a scalar nobody tells that it has no dimensions
+    finish(value,
+           constant ? Dims(constant->shape.dims().begin(), constant->shape.dims().end()) : match.value(value).dims);
+  }
   for (size_t output = 0; output < match.step(step).outputs.size(); ++output) {
     const int value = match.step(step).outputs[output];
     if (value < 0) continue;

@@ -30,7 +30,7 @@ std::optional<size_t> large_input(const Match& match, int s) {
   if (!is_for_programs(match, s) || step.outputs.size() != 1) return std::nullopt;
   std::optional<size_t> large;
   for (size_t i = 0; i < step.inputs.size(); ++i) {
-    if (match.number(step, i, 0)) continue;
+    if (match.number(step, i, 0) || match.integer(step, i, 0)) continue;
     if (large || step.inputs[i] < 0) return std::nullopt;
     large = i;
   }

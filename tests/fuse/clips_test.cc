@@ -37,6 +37,22 @@ TEST(Clips, HaveTheLargestNumberInPlaceOfABound) {
   EXPECT_NE(below.find("= Max(\"the least\", a)"), std::string::npos) << below;
 }
 
+TEST(Clips, OfIntegersHaveNoOtherBounds) {
+  const std::string text = R"(in x: i64[n]
+const low: i64[] = 0
+const high: i64[] = 6
+a: i64[n] = Neg(x)
+y: i64[n] = Clip(a, low, high)
+out y
+)";
+  const std::string both = after("clips", text);
+  EXPECT_NE(both.find("y: i64[n] = Min(high, \"a at least low\")"), both.npos) << both;
+  const std::string above = after("clips", replaced(text, "low, high)", "low)"));
+  EXPECT_NE(above.find("y: i64[n] = Max(low, a)"), above.npos) << above;
+  const std::string below = after("clips", replaced(text, "low, high)", "_, high)"));
+  EXPECT_NE(below.find("y: i64[n] = Min(high, a)"), below.npos) << below;
+}
+
 TEST(Clips, StayByThemselves) {
   const std::string alone = replaced(replaced(kClip, "Add(x, three)", "Softmax(x)"), "Mul(x, c)", "MatMul(x, c)");
   EXPECT_EQ(after("clips", alone), text_of(plan_from(alone)));

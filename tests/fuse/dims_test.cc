@@ -15,6 +15,11 @@ TEST(Dims, UnknownOnesAreTheValuesOwn) {
             "in x: f32[?1, 4, ?2]\ny: f32[?3, ?4] = Odd(x)\nout y\n");
 }
 
+TEST(Dims, OfConstantsAreWhatTheyHave) {
+  EXPECT_EQ(after("dims", "in x: f32[n]\nconst c: f32 = 15\ny: f32[n] = Add(x, c)\nout y"),
+            "in x: f32[n]\nconst c: f32[] = 15.0\ny: f32[n] = Add(x, c)\nout y\n");
+}
+
 TEST(Dims, AreFollowed) {
   EXPECT_EQ(dims_of_y("in x: f32[?, n]\ny: f32 = Relu(x)\nout y"), "y: f32[?1, n]");
   EXPECT_EQ(dims_of_y("in x: f32[n, 4]\nin z: f32[1, 4]\ny: f32 = Add(z, x)\nout y"), "y: f32[n, 4]");

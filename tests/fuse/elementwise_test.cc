@@ -219,6 +219,95 @@ out y
       << made;
 }
 
+// RoBERTa's numbers of positions.
+constexpr const char* kPositions = R"(in ids: i64[b, s]
+in count: i64[b, s]
+const pad: i64[] = 1
+is: bool[b, s] = Equal(ids, pad)  # "first"
+seen: bool[b, s] = Not(is)
+c: i32[b, s] = Cast(count) {to = 6}
+m: i32[b, s] = Cast(seen) {to = 6}
+p: i32[b, s] = Mul(c, m)
+w: i64[b, s] = Cast(p) {to = 7}
+y: i64[b, s] = Add(w, pad)  # "last"
+out y
+)";
+
+TEST(Elementwise, OfIntegers) {
+  EXPECT_EQ(after("elementwise", kPositions), R"(in ids: i64[b, s]
+in count: i64[b, s]
+y: i64[b, s] = encore.Elementwise(ids, count) {expression = "v0: bool = equal(x0, int 1); v1: bool = not(v0); v2: int32 = cast(x1); v3: int32 = cast(v1); v4: int32 = mul(v2, v3); v5: int64 = cast(v4); v6: int64 = add(v5, int 1); out v6"}  # "first to last"
+out y
+)");
+  const auto type = [](const char* of) {
+    return after("elementwise", replaced(replaced(kPositions, "in ids: i64", std::string("in ids: ") + of),
+                                         "const pad: i64", std::string("const pad: ") + of));
+  };
+  for (const char* of : {"i8", "u64", "f64"}) EXPECT_NE(type(of).find("Equal(ids"), std::string::npos) << type(of);
+}
+
+// What 32 bits do not hold is read.
+TEST(Elementwise, LongIntegersAreRead) {
+  const std::string made = after("elementwise", R"(in x: i64[n]
+const long: i64[] = -9223372036854775808
+const short: i64[] = -2147483648
+a: i64[n] = Max(x, long)
+y: i64[n] = Sub(short, a)
+out y
+)");
+  EXPECT_NE(
+      made.find("(x, long) {expression = \"v0: int64 = max(x0, x1); v1: int64 = sub(int -2147483648, v0); out v1"),
+      made.npos)
+      << made;
+}
+
+// A kernel would have to tell of it.
+TEST(Elementwise, IntegersAreDividedByNumbersAlone) {
+  const std::string text = R"(in x: i64[n]
+in by: i64[n]
+const seven: i64[] = 7
+const zero: i64[] = 0
+const long: i64[] = 4294967296
+a: i64[n] = Neg(x)
+b: i64[n] = Div(a, seven)
+y: i64[n] = Abs(b)
+out y
+)";
+  const auto divided = [&](const char* by) {
+    const std::string made = after("elementwise", replaced(text, "Div(a, seven)", by));
+    return made.find(" = Abs(") == made.npos && made.find(" = Neg(") == made.npos;
+  };
+  EXPECT_TRUE(divided("Div(a, seven)"));
+  EXPECT_TRUE(divided("Mod@13(a, seven)"));
+  EXPECT_TRUE(divided("Mod@13(a, seven) {fmod = 1}"));
+  for (const char* by :
+       {"Div(a, by)", "Div(seven, a)", "Div(a, zero)", "Div(a, long)", "Mod@13(a, by)", "Pow(a, seven)"})
+    EXPECT_FALSE(divided(by)) << by;
+  const std::string of_floats = replaced(replaced(replaced(text, "in x: i64", "in x: f32"), "a: i64", "a: f32"),
+                                         "Div(a, seven)", "Cast(a) {to = 7}");
+  EXPECT_NE(after("elementwise", of_floats).find("v1: int64 = cast(v0); v2: int64 = abs(v1)"), std::string::npos);
+}
+
+// They would have all of it computed as integers are.
+TEST(Elementwise, IntegersAreNotMadeWhereOnlyFloatsAre) {
+  const char* const text = R"(in x: f16[b, n, 8]
+in ids: i64[b, 1, 8]
+const pad: i64[] = 1
+const low: f16[] = -1
+is: bool[b, 1, 8] = Equal(ids, pad)
+no: bool[b, 1, 8] = Not(is)
+a: f16[b, n, 8] = Where(no, x, low)
+y: f16[b, n, 8] = Neg(a)
+out y
+)";
+  const std::string made = after("elementwise", text);
+  EXPECT_NE(made.find("no: bool[b, 1, 8] = encore.Elementwise(ids)"), made.npos) << made;
+  EXPECT_NE(made.find("y: f16[b, n, 8] = encore.Elementwise(no, x)"), made.npos) << made;
+  const std::string whole =
+      after("elementwise", replaced(text, "y: f16[b, n, 8] = Neg(a)", "y: i32[b, n, 8] = Cast(a) {to = 6}"));
+  EXPECT_NE(whole.find("y: i32[b, n, 8] = encore.Elementwise(ids, x)"), whole.npos) << whole;
+}
+
 // Dimensions of one are none to a kernel.
 TEST(Elementwise, OfManyDimensions) {
   const std::string made = after("elementwise", R"(in x: f32[1, n, 8, 3, 4, 2]

@@ -29,6 +29,20 @@ out bias
 )");
 }
 
+TEST(UnitDims, OfIntegers) {
+  const std::string made = after("unit_dims", R"(in ids: i64[b, s]
+const pad: i64[] = 1
+const axes: i64[2] = [1, 2]
+const low: f32[] = -1
+const zero: f32[] = 0
+is: bool[b, s] = Equal(ids, pad)
+all: bool[b, 1, 1, s] = Unsqueeze(is, axes)
+y: f32[b, 1, 1, s] = Where(all, low, zero)
+out y
+)");
+  EXPECT_NE(made.find("all: bool[b, 1, 1, s] = Equal(\"ids as all\", pad)"), made.npos) << made;
+}
+
 TEST(UnitDims, AreTakenAwayLikewise) {
   const std::string made = after("unit_dims", R"(in x: f16[b, 1, s]
 const shape: i64[2] = [0, -1]

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
+
 #include "device/error.h"
 #include "ops/elementwise/instructions.h"
 #include "ops/elementwise/program.h"
@@ -19,6 +21,7 @@ TEST(Expression, IsReadAsItIsWritten) {
            "part x1 along -1 from 3 to 3; roll x0 along -2 by 1; v0: float = add(x0, x1); out v0",
            "join x0 to x2 along -1; join x3 to x3 along -2; v0: float = add(x0, x3); out v0",
            "v0: float = hard_sigmoid[0.2, 0.5](x0); v1: float16 = cast(v0); out v1",
+           "v0: int64 = mod(x0, int -7); v1: bool = equal(v0, int 2147483647); v2: int32 = cast(v1); out v2, v0",
        })
     EXPECT_EQ(text_of(expression_from(text)), text);
 }
@@ -31,7 +34,10 @@ TEST(Expression, SaysWhatCannotBeRead) {
            "v0: float = add(x0); out v0",
            "v0: float = addd(x0, x1); out v0",
            "v1: float = abs(x0); out v1",
-           "v0: int32 = abs(x0); out v0",
+           "v0: int8 = abs(x0); out v0",
+           "v0: int64 = add(x0, int 2147483648); out v0",
+           "v0: int64 = add(x0, int 0.5); out v0",
+           "v0: int64 = add(x0, int x); out v0",
            "v0: float = abs(v0); out v0",
            "v0: float = abs(v1); out v0",
            "v0: float = abs(x-1); out v0",
@@ -54,21 +60,22 @@ TEST(Expression, SaysWhatCannotBeRead) {
   }
 }
 
-std::vector<Instruction> instructions(const char* text) {
-  const Expression expression = expression_from(text);
+std::vector<Instruction> instructions(const char* text, const std::vector<Type>& inputs = {}) {
+  Expression expression = expression_from(text);
+  if (!inputs.empty()) tell_integers(expression, inputs);
   std::vector<int> all(expression.outputs.size());
   for (size_t i = 0; i < all.size(); ++i) all[i] = int(i);
   const auto made = instructions_for(expression, all);
   return made ? *made : std::vector<Instruction>();
 }
 
-std::string kinds(const char* text) {
+std::string kinds(const char* text, const std::vector<Type>& inputs = {}) {
   std::string made;
-  for (const Instruction& one : instructions(text)) made += "csl>="[int(one.kind)];
+  for (const Instruction& one : instructions(text, inputs)) made += "csl>=CS"[int(one.kind)];
   return made;
 }
 
-// c: call, s: swapped, l: load, >: save, =: store
+// c: call, s: swapped, l: load, >: save, =: store; C and S: calls of integers
 TEST(Instructions, AChainStaysInTheAccumulator) {
   EXPECT_EQ(kinds("v0: float = mul(x0, x1); v1: float = add(v0, 1); v2: float = tanh(v1); out v2"), "lccc=");
   EXPECT_EQ(kinds("v0: float = exp(x0); v1: float = sub(x1, v0); out v1"), "lcs=");
@@ -82,6 +89,30 @@ TEST(Instructions, WhatIsReadTwiceIsSavedOnce) {
 TEST(Instructions, OutputsAreStoredAsSoonAsTheyAreThere) {
   EXPECT_EQ(kinds("v0: float = exp(x0); v1: float = neg(v0); out v0, v1"), "lc=>c=");
   EXPECT_EQ(kinds("v0: float = exp(x0); v1: float = neg(v0); out v1, v0"), "lc=c=");
+}
+
+TEST(Instructions, OfIntegersAreTold) {
+  const char* const mixed =
+      "v0: int64 = neg(x0); v1: int64 = sub(x0, v0); v2: bool = less(v1, int 5); v3: float = where(v2, x1, 0.5); "
+      "v4: int32 = cast(v3); v5: int32 = where(v2, int 2, v4); out v5";
+  EXPECT_EQ(kinds(mixed, {Type::i64, Type::f32}), "lCSC>cc>lC=");
+  const std::vector<Instruction> made = instructions(mixed, {Type::i64, Type::f32});
+  EXPECT_EQ(made[3].a.from, Instruction::From::integer);
+  EXPECT_EQ(std::bit_cast<int32_t>(made[3].p), 5);
+  EXPECT_EQ(made[5].b.from, Instruction::From::number);
+  EXPECT_EQ(made[5].q, 0.5f);
+}
+
+TEST(Instructions, OfCastsAloneAreOfFloats) {
+  const auto has_any = [](const char* text) {
+    Expression expression = expression_from(text);
+    tell_integers(expression, {Type::i64, Type::i32});
+    return has_integers(expression);
+  };
+  EXPECT_FALSE(has_any("v0: float = cast(x0); v1: bool = cast(x1); v2: float = where(v1, v0, 0); out v2"));
+  EXPECT_TRUE(has_any("v0: float = cast(x0); v1: int32 = cast(v0); out v1"));
+  EXPECT_TRUE(has_any("v0: float = cast(x0); v1: bool = equal(x1, int 0); v2: float = where(v1, v0, 0); out v2"));
+  EXPECT_EQ(kinds("v0: float = cast(x0); v1: float = neg(v0); out v1", {Type::i64}), "lcc=");
 }
 
 TEST(Instructions, AreNotMoreThanFit) {

@@ -13,9 +13,15 @@ FLOATS = {
     TensorProto.FLOAT: np.float32,
     TensorProto.FLOAT16: np.float16,
 }
+INTEGERS = {
+    TensorProto.INT64: np.int64,
+    TensorProto.INT32: np.int32,
+}
+NUMBERS = FLOATS | INTEGERS
 UNARY = ["Abs", "Neg", "Sign", "Exp", "Sqrt", "Reciprocal", "Erf", "Ceil", "Floor", "Round", "Relu", "LeakyRelu"]
 UNARY += ["Elu", "Selu", "Sigmoid", "HardSigmoid", "HardSwish", "Softplus", "Softsign", "Tanh", "Mish", "Gelu"]
 BINARY = ["Add", "Sub", "Mul", "Div", "Min", "Max", "Pow"]
+OF_INTEGERS = ["Add", "Sub", "Mul", "Min", "Max"]
 COMPARED = ["Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"]
 LOGIC = ["And", "Or", "Xor"]
 # Shapes that are broadcast to one, among them those that fill no packs and lie otherwise in each dimension.
@@ -32,12 +38,12 @@ SPACES = [
 
 @st.composite
 def graphs(draw):
-    """Nodes, inputs by type and shape, outputs, and constants; all values are floats or bools."""
+    """Nodes, inputs by type and shape, outputs, and constants; all values are floats, int32, int64 or bools."""
     space, shapes = draw(st.sampled_from(SPACES))
-    inputs = {}
+    inputs, kinds = {}, draw(st.sampled_from([list(FLOATS), list(INTEGERS), list(NUMBERS)]))
     for i in range(draw(st.integers(1, 5))):
         shape = space if i == 0 else draw(st.sampled_from(shapes))
-        inputs[f"x{i}"] = (draw(st.sampled_from(list(FLOATS))), shape)
+        inputs[f"x{i}"] = (draw(st.sampled_from(kinds)), shape)
     types = {name: form[0] for name, form in inputs.items()}
     # Only what has the whole shape may go out. Parts of it are not read but by what puts them together.
     whole, cut, nodes, constants = {"x0"}, set(), [], []
@@ -75,15 +81,27 @@ def graphs(draw):
         whole.add(nodes[-1].output[0])
 
     for _ in range(draw(st.integers(2, 24))):
-        kind = draw(st.sampled_from(list(FLOATS)))
+        kind = draw(st.sampled_from(kinds))
+        is_integer = kind in INTEGERS
         a, b, c = one_of(kind), one_of(kind), one_of(TensorProto.BOOL)
         way = draw(st.integers(0, 9))
         if a is None:
             add("Cast", [one_of(next(t for t in types.values()))], kind, to=kind)
         elif way <= 1:
-            add(draw(st.sampled_from(UNARY)), [a], kind)
+            add(draw(st.sampled_from(["Abs", "Neg", "Sign"] if is_integer else UNARY)), [a], kind)
         elif way <= 4:
-            add(draw(st.sampled_from(BINARY)), [a, b], kind)
+            add(draw(st.sampled_from(OF_INTEGERS if is_integer else BINARY)), [a, b], kind)
+        elif way == 5 and is_integer:
+            number = draw(st.sampled_from([1, -1, 7, -3, 2**31 - 1, -(2**31), 2**40 + 1, -(2**63)]))
+            number = np.full([1] * draw(st.integers(0, len(space))), number).astype(INTEGERS[kind])
+            constants.append(numpy_helper.from_array(number, f"c{len(constants)}"))
+            if draw(st.booleans()) and number.any():
+                op = draw(st.sampled_from(["Div", "Mod"]))
+                add(op, [a, constants[-1].name], kind, **({"fmod": draw(st.integers(0, 1))} if op == "Mod" else {}))
+            else:
+                add(
+                    draw(st.sampled_from(OF_INTEGERS)), [a, constants[-1].name][:: draw(st.sampled_from([1, -1]))], kind
+                )
         elif way == 5:
             number = np.full([1] * draw(st.integers(0, len(space))), draw(st.sampled_from([0.5, -2.0, 3.0, -np.inf])))
             constants.append(numpy_helper.from_array(number.astype(FLOATS[kind]), f"c{len(constants)}"))
@@ -95,7 +113,7 @@ def graphs(draw):
                 axis = draw(st.sampled_from(axes))
                 roll(x, axis, draw(st.integers(1, space[axis] - 1)), draw(st.integers(0, 3)))
         elif way == 6:
-            to = draw(st.sampled_from([*FLOATS, TensorProto.BOOL]))
+            to = draw(st.sampled_from([*kinds, TensorProto.BOOL]))
             add("Cast", [a], to, to=to)
         elif way == 7 or c is None:
             add(draw(st.sampled_from(COMPARED)), [a, b], TensorProto.BOOL)
@@ -112,9 +130,17 @@ def feeds(inputs, seed):
     random = np.random.default_rng(seed)
     made = {}
     for name, (kind, shape) in inputs.items():
-        values = random.standard_normal(shape).astype(FLOATS[kind])
-        if values.size > 4 and seed:
-            values.reshape(-1)[:4] = [np.nan, np.inf, -np.inf, -0.0]
+        if kind in INTEGERS:
+            limits = np.iinfo(INTEGERS[kind])
+            edges = [limits.min, limits.min + 1, -1, 0, 1, 1 << 24, (1 << 24) + 1, limits.max - 1, limits.max]
+            wide = random.integers(limits.min, limits.max, shape, INTEGERS[kind], endpoint=True)
+            some = np.where(random.random(shape) < 0.3, random.choice(np.array(edges, INTEGERS[kind]), shape), wide)
+            values = np.where(seed == 0, random.integers(-9, 9, shape, INTEGERS[kind]), some)
+        else:
+            with np.errstate(over="ignore"):
+                values = np.asarray(random.standard_normal(shape) * 10.0 ** (3 * seed * seed)).astype(FLOATS[kind])
+            if values.size > 4 and seed:
+                values.reshape(-1)[:4] = [np.nan, np.inf, -np.inf, -0.0]
         made[name] = values
     return made
 

@@ -5,7 +5,7 @@ import time
 import encore_session as es
 import numpy as np
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 pytestmark = pytest.mark.newest  # what programs compute depends on no onnxruntime
 
@@ -72,6 +72,35 @@ def test_bits_of_many(make_model, kind):
     for seed in range(3):
         feeds = fed(kind, [1200, 512], seed)
         np.testing.assert_array_equal(compiled.run(None, feeds)[0], interpreted.run(None, feeds)[0])
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32])
+def test_bits_of_many_integers(make_model, kind):
+    """Enough for a thread to make four, where there are halves."""
+    of = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    constants = [
+        numpy_helper.from_array(np.array(-1000, kind), "border"),
+        numpy_helper.from_array(np.array(-65504, HALF), "low"),
+        numpy_helper.from_array(np.arange(512, dtype=kind), "row"),
+    ]
+    nodes = [
+        helper.make_node("Sub", ["x", "row"], ["a"]),
+        helper.make_node("Less", ["a", "border"], ["b"]),
+        helper.make_node("And", ["b", "is"], ["c"]),
+        helper.make_node("Cast", ["a"], ["d"], to=TensorProto.FLOAT16),
+        helper.make_node("Where", ["c", "low", "d"], ["y"]),
+    ]
+    shape = [1200, 512]
+    forms = {"x": (shape, of), "is": (shape, TensorProto.BOOL)}
+    model = make_model(nodes, forms, {"y": (shape, TensorProto.FLOAT16)}, constants)
+    compiled = es.make_session(model, auto_graph=1, compile_elementwise="now")
+    apart = es.make_session(model, regions=0, auto_graph=0)
+    for seed in range(3):
+        random = np.random.default_rng(seed)
+        ends = np.iinfo(kind)
+        feeds = {"x": random.integers(ends.min, ends.max, shape, kind), "is": random.random(shape) < 0.5}
+        feeds["x"][::2] >>= ends.bits - 12
+        np.testing.assert_array_equal(compiled.run(None, feeds)[0], apart.run(None, feeds)[0])
 
 
 @pytest.mark.parametrize("options", [{"auto_graph": 1}, {"enable_cuda_graph": 1}], ids=str)

@@ -199,6 +199,150 @@ def test_integers_are_cast_with_what_follows(make_model, tmp_path, monkeypatch, 
         np.testing.assert_array_equal(joined.run(None, fed)[0], apart.run(None, fed)[0])
 
 
+INTEGERS = {"int64": TensorProto.INT64, "int32": TensorProto.INT32}
+
+
+def integers(random, kind, shape):
+    """Of all sizes, among them those at the ends."""
+    ends = np.iinfo(kind)
+    of_interest = np.array([ends.min, ends.min + 1, -8, -7, -1, 0, 1, 7, 2**24 + 1, ends.max - 1, ends.max], kind)
+    some = random.choice(of_interest, shape)
+    return np.where(random.random(shape) < 0.5, some, random.integers(ends.min, ends.max, shape, kind, endpoint=True))
+
+
+def all_of_integers(make_model, kind):
+    """What operators do to integers, with floats between."""
+    of, other = INTEGERS[kind], {"int64": TensorProto.INT32, "int32": TensorProto.INT64}[kind]
+    numbers = {"seven": 7, "three": -3, "low": -(2**30), "last": np.iinfo(kind).max}
+    constants = [numpy_helper.from_array(np.array(value, kind), name) for name, value in numbers.items()]
+    constants.append(numpy_helper.from_array(np.float32(0.37), "scale"))
+    nodes = [
+        helper.make_node("Add", ["x", "row"], ["sum"], "first"),
+        helper.make_node("Mul", ["sum", "x"], ["product"]),
+        helper.make_node("Mod", ["product", "seven"], ["rest"]),
+        helper.make_node("Mod", ["product", "three"], ["rest_of_c"], fmod=1),
+        helper.make_node("Div", ["product", "three"], ["third"]),
+        helper.make_node("Sub", ["third", "rest"], ["difference"]),
+        helper.make_node("Add", ["difference", "rest_of_c"], ["mixed"]),
+        helper.make_node("Less", ["mixed", "row"], ["is_below"]),
+        helper.make_node("Neg", ["x"], ["negative"]),
+        helper.make_node("Where", ["is_below", "mixed", "negative"], ["chosen"]),
+        helper.make_node("Cast", ["chosen"], ["float"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["float", "scale"], ["scaled"]),
+        helper.make_node("Cast", ["scaled"], ["whole"], to=of),
+        helper.make_node("Abs", ["whole"], ["size"]),
+        helper.make_node("Min", ["last", "size"], ["least"]),
+        helper.make_node("Max", ["least", "low"], ["greatest"]),
+        helper.make_node("Sign", ["chosen"], ["sign"]),
+        helper.make_node("Sub", ["greatest", "sign"], ["y"]),
+        helper.make_node("Cast", ["chosen"], ["other"], to=other),
+        helper.make_node("Clip", ["chosen", "low", "seven"], ["clipped"]),
+        helper.make_node("Cast", ["clipped"], ["half"], to=TensorProto.FLOAT16),
+        helper.make_node("GreaterOrEqual", ["clipped", "x"], ["ge"]),
+        helper.make_node("LessOrEqual", ["clipped", "row"], ["le"]),
+        helper.make_node("Greater", ["row", "clipped"], ["gt"]),
+        helper.make_node("Equal", ["clipped", "seven"], ["eq"]),
+        helper.make_node("Xor", ["ge", "le"], ["one"]),
+        helper.make_node("And", ["one", "gt"], ["both"]),
+        helper.make_node("Or", ["both", "eq"], ["is"]),
+        helper.make_node("Cast", ["is"], ["count"], to=of),
+    ]
+    made = {"y": of, "other": other, "half": TensorProto.FLOAT16, "is": TensorProto.BOOL, "count": of}
+    space = ["a", "b", "c"]
+    outputs = {name: (space, kind) for name, kind in made.items()}
+    return make_model(nodes, {"x": (space, of), "row": (["b", 1], of)}, outputs, constants)
+
+
+@pytest.mark.parametrize("compiled", [0, "now"])
+@pytest.mark.parametrize("kind", INTEGERS)
+def test_integers(make_model, tmp_path, monkeypatch, kind, compiled):
+    monkeypatch.setenv("ENCORE_VIRTUAL_COMPILER", "g++")
+    model = all_of_integers(make_model, kind)
+    joined = es.make_session(model, regions=1, auto_graph=1, compile_elementwise=compiled, dump_regions=tmp_path)
+    apart = es.make_session(model, regions=0, auto_graph=0)
+    plan = es.last_plan(tmp_path)
+    steps = [line for line in plan.splitlines() if " = " in line and not line.startswith("const ")]
+    assert len(steps) <= 2 and all(" = encore.Elementwise(" in step for step in steps), plan
+    random = np.random.default_rng(0)
+    shapes = [(2, 3, 8)] * 3 + [(5, 4, 7)] * 3 + [(1, 1, 1), (3, 1, 1), (2, 0, 4), (0, 2, 3), (40, 64, 64)]
+    for shape in shapes:
+        fed = {"x": integers(random, kind, shape), "row": integers(random, kind, (shape[1], 1))}
+        for name, one, other in zip(
+            (o.name for o in joined.get_outputs()), joined.run(None, fed), apart.run(None, fed)
+        ):
+            np.testing.assert_array_equal(one, other, err_msg=f"{name} of {shape}")
+
+
+@pytest.mark.parametrize("compiled", [0, "now"])
+@pytest.mark.parametrize("kind", INTEGERS)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "uint8", "bool"])
+def test_casts_to_integers(make_model, tmp_path, monkeypatch, dtype, kind, compiled):
+    """Of what is no integer, or none of that size, they make what the operator does."""
+    monkeypatch.setenv("ENCORE_VIRTUAL_COMPILER", "g++")
+    of = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    nodes = [
+        helper.make_node("Cast", ["x"], ["a"], to=INTEGERS[kind]),
+        helper.make_node("Cast", ["a"], ["b"], to=TensorProto.BOOL),
+        helper.make_node("Cast", ["b"], ["c"], to=INTEGERS[kind]),
+        helper.make_node("Sub", ["a", "c"], ["y"]),
+    ]
+    model = make_model(nodes, {"x": (["n"], of)}, {"y": (["n"], INTEGERS[kind])})
+    joined = es.make_session(model, regions=1, auto_graph=1, compile_elementwise=compiled, dump_regions=tmp_path)
+    apart = es.make_session(model, regions=0, auto_graph=0)
+    assert " = Cast(" not in es.last_plan(tmp_path)
+    numbers = [0, 1, 2, 0.5, 255, -0.5, -1.5, 65504, 2**31 - 128, 2**31, -(2**31), -(2**31) - 256, 2**33, 2**63, 1e30]
+    numbers += [-(2**63), -1e30, np.inf, -np.inf, np.nan, -0.0]
+    with np.errstate(over="ignore", invalid="ignore"):
+        x = np.array(numbers[:5] if dtype in ("uint8", "bool") else numbers).astype(dtype)
+    for fed in (x, x, x, np.repeat(x, 2), np.repeat(x, 2)):
+        np.testing.assert_array_equal(joined.run(None, {"x": fed})[0], apart.run(None, {"x": fed})[0])
+
+
+@pytest.mark.parametrize("compiled", [0, "now"])
+@pytest.mark.parametrize("width, begin", [(8, 2), (8, 3), (7, 1)])
+@pytest.mark.parametrize("kind", INTEGERS)
+def test_integers_are_read_in_place(make_model, tmp_path, monkeypatch, kind, width, begin, compiled):
+    """Parts that begin anywhere, and pieces."""
+    monkeypatch.setenv("ENCORE_VIRTUAL_COMPILER", "g++")
+    of = INTEGERS[kind]
+    numbers = {"begin": [begin], "end": [begin + 2 * width], "axes": [1]}
+    constants = [numpy_helper.from_array(np.array(value), name) for name, value in numbers.items()]
+    nodes = [
+        helper.make_node("Slice", ["x", "begin", "end", "axes"], ["part"]),
+        helper.make_node("Concat", ["one", "other"], ["whole"], axis=1),
+        helper.make_node("Add", ["part", "whole"], ["a"]),
+        helper.make_node("Abs", ["a"], ["y"]),
+    ]
+    forms = {"x": (["n", 2 * width + 5], of), "one": (["n", width], of), "other": (["n", width], of)}
+    model = make_model(nodes, forms, {"y": (["n", 2 * width], of)}, constants)
+    joined = es.make_session(model, regions=1, auto_graph=1, compile_elementwise=compiled, dump_regions=tmp_path)
+    apart = es.make_session(model, regions=0, auto_graph=0)
+    plan = es.last_plan(tmp_path)
+    assert "Slice(" not in plan and "Concat(" not in plan and plan.count(" = encore.Elementwise(") == 1, plan
+    random = np.random.default_rng(0)
+    for n in (3, 3, 3, 1, 0):
+        fed = {name: integers(random, kind, (n, shape[1])) for name, (shape, _) in forms.items()}
+        np.testing.assert_array_equal(joined.run(None, fed)[0], apart.run(None, fed)[0])
+
+
+@pytest.mark.parametrize("op", ["Div", "Mod"])
+def test_a_divisor_that_is_zero_is_told_of(make_model, op):
+    """By the operator itself: no program has it."""
+    nodes = [
+        helper.make_node("Neg", ["x"], ["a"], "negate"),
+        helper.make_node(op, ["a", "y"], ["b"], "divide"),
+        helper.make_node("Abs", ["b"], ["z"], "size"),
+    ]
+    forms = {"x": (["n"], TensorProto.INT64), "y": (["n"], TensorProto.INT64)}
+    session = es.make_session(make_model(nodes, forms, {"z": (["n"], TensorProto.INT64)}), regions=1, auto_graph=1)
+    x = np.arange(6)
+    wanted = {"Div": [0] * 6, "Mod": [0] + [1] * 5}[op]
+    for _ in range(3):
+        np.testing.assert_array_equal(session.run(None, {"x": x, "y": x + 1})[0], wanted)
+    with pytest.raises(Exception, match="divide.*zero"):
+        session.run(None, {"x": x, "y": x})
+
+
 def test_clips_and_selections_are_read_and_done_in_place(make_model, tmp_path):
     """As loops that an exporter has unrolled have them."""
     numbers = {"low": np.float16(0), "high": np.float16(6), "first": np.array(0), "last": np.array(-1)}

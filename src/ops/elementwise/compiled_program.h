@@ -6,15 +6,22 @@
 #include <type_traits>
 
 #include "device/half.h"
+#include "ops/elementwise/integer_call.h"
 #include "ops/elementwise/program_arguments.h"
 #include "ops/elementwise/scalar_calls.h"
+#include "ops/elementwise/truncate.h"
 
 namespace encore::compiled {
 
 using device::BFloat16, device::Half;
 using ops::ScalarFunction;
-template <int kPack>
-using Values = device::Pack<float, kPack>;
+// Integers are computed with in int64, all else in float.
+template <class T>
+inline constexpr bool kIsInteger = std::is_same_v<T, int32_t> || std::is_same_v<T, int64_t>;
+template <class T>
+using Computed = std::conditional_t<kIsInteger<T>, int64_t, float>;
+template <class T, int kPack>
+using Values = device::Pack<Computed<T>, kPack>;
 
 // How elements lie in memory.
 template <class T>
@@ -22,37 +29,43 @@ using Element = std::conditional_t<std::is_same_v<T, bool>, uint8_t, T>;
 
 // Neighbours, at an address that suits a pack of them.
 template <class T, int kPack>
-DEVICE_FN Values<kPack> pack(const void* from, int64_t place) {
+DEVICE_FN Values<T, kPack> pack(const void* from, int64_t place) {
   const auto pack =
       *reinterpret_cast<const device::Pack<Element<T>, kPack>*>(static_cast<const Element<T>*>(from) + place);
-  Values<kPack> values;
-  UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = float(pack.at[k]);
+  Values<T, kPack> values;
+  UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = Computed<T>(pack.at[k]);
   return values;
 }
 // Neighbours, at any address.
 template <class T, int kPack>
-DEVICE_FN Values<kPack> each(const void* from, int64_t place) {
-  Values<kPack> values;
-  UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = float(static_cast<const Element<T>*>(from)[place + k]);
+DEVICE_FN Values<T, kPack> each(const void* from, int64_t place) {
+  Values<T, kPack> values;
+  UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = Computed<T>(static_cast<const Element<T>*>(from)[place + k]);
   return values;
 }
 // One for all.
 template <class T, int kPack>
-DEVICE_FN Values<kPack> one(const void* from, int64_t place) {
-  const auto value = float(static_cast<const Element<T>*>(from)[place]);
-  Values<kPack> values;
+DEVICE_FN Values<T, kPack> one(const void* from, int64_t place) {
+  const auto value = Computed<T>(static_cast<const Element<T>*>(from)[place]);
+  Values<T, kPack> values;
   UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = value;
   return values;
 }
 template <int kPack>
-DEVICE_FN Values<kPack> number(uint32_t bits) {
-  Values<kPack> values;
+DEVICE_FN Values<float, kPack> number(uint32_t bits) {
+  Values<float, kPack> values;
   UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = std::bit_cast<float>(bits);
+  return values;
+}
+template <int kPack>
+DEVICE_FN Values<int64_t, kPack> integer(int64_t number) {
+  Values<int64_t, kPack> values;
+  UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = number;
   return values;
 }
 
 template <class T, int kPack>
-DEVICE_FN void store(void* to, int64_t first, const Values<kPack>& values) {
+DEVICE_FN void store(void* to, int64_t first, const Values<T, kPack>& values) {
   device::Pack<Element<T>, kPack> pack;
   UNROLL for (int k = 0; k < kPack; ++k) pack.at[k] = Element<T>(values.at[k]);
   *reinterpret_cast<device::Pack<Element<T>, kPack>*>(static_cast<Element<T>*>(to) + first) = pack;
@@ -78,10 +91,10 @@ DEVICE_FN float arithmetic(float a, float b) {
 
 // A function of up to three operands, rounded to T.
 template <ScalarFunction kFunction, class T, int kPack>
-DEVICE_FN Values<kPack> call(uint32_t p, uint32_t q, const Values<kPack>& a, const Values<kPack>& b,
-                             const Values<kPack>& c) {
+DEVICE_FN Values<T, kPack> call(uint32_t p, uint32_t q, const Values<float, kPack>& a, const Values<float, kPack>& b,
+                                const Values<float, kPack>& c) {
   constexpr bool kIsHalf = sizeof(T) == 2, kIsBoolean = sizeof(T) == 1;
-  Values<kPack> made;
+  Values<float, kPack> made;
   if constexpr (kFunction <= ScalarFunction::mul) {
     UNROLL for (int k = 0; k < kPack; ++k) made.at[k] = arithmetic<kFunction>(a.at[k], b.at[k]);
   } else {
@@ -90,6 +103,30 @@ DEVICE_FN Values<kPack> call(uint32_t p, uint32_t q, const Values<kPack>& a, con
   }
   if constexpr (kIsHalf) {
     UNROLL for (int k = 0; k < kPack; ++k) made.at[k] = float(T(made.at[k]));
+  }
+  if constexpr (kIsInteger<T>) {
+    Values<T, kPack> whole;
+    UNROLL for (int k = 0; k < kPack; ++k) whole.at[k] = ops::truncated<T>(made.at[k]);
+    return whole;
+  } else {
+    return made;
+  }
+}
+
+// One of integers, of which the first may be a condition instead.
+template <ScalarFunction kFunction, class T, class First, int kPack>
+DEVICE_FN Values<T, kPack> call(uint32_t, uint32_t, const device::Pack<First, kPack>& a,
+                                const Values<int64_t, kPack>& b, const Values<int64_t, kPack>& c) {
+  Values<T, kPack> made;
+  UNROLL for (int k = 0; k < kPack; ++k) {
+    if constexpr (kFunction == ScalarFunction::select)
+      made.at[k] = a.at[k] != 0 ? b.at[k] : c.at[k];
+    else if constexpr (std::is_same_v<T, bool>)
+      made.at[k] = ops::integer_call(kFunction, a.at[k], b.at[k]) != 0;
+    else if constexpr (kIsInteger<T>)
+      made.at[k] = T(ops::integer_call(kFunction, a.at[k], b.at[k]));
+    else
+      made.at[k] = float(T(float(ops::integer_call(kFunction, a.at[k], b.at[k]))));
   }
   return made;
 }

@@ -19,13 +19,12 @@ struct Division : scalar::Quotient {
     return std::is_integral_v<T> && divisor == T(0);
   }
 };
-struct Remainder {
+struct Remainder : scalar::Remainder {
   static constexpr FaultKind kFault = FaultKind::divide_by_zero;
   FaultRef fault;
-  bool like_dividend;  // its sign is the dividend's, as C has it; else the divisor's, as Python has it
 
   Remainder() = default;
-  explicit Remainder(const NodeInfo& node) : like_dividend(read_flag(node, "fmod", false)) {
+  explicit Remainder(const NodeInfo& node) : scalar::Remainder{read_flag(node, "fmod", false)} {
     if (!like_dividend && kFloats.has(node.input_type(0)) && node.since_version() < 28)
       fail(
           Code::not_supported,
@@ -37,20 +36,13 @@ struct Remainder {
   }
   template <class T>
   DEVICE_FN T operator()(T a, T b) const {
-    if constexpr (!std::is_integral_v<T>) {
+    if constexpr (std::is_integral_v<T>) {
+      return scalar::Remainder::operator()(a, b);
+    } else {
       const T rest = std::fmod(a, b);
       if (like_dividend || rest != rest) return rest;
       if (rest == T(0)) return std::copysign(rest, b);
       return (rest < T(0)) != (b < T(0)) ? rest + b : rest;
-    } else {
-      if (b == T(0)) return 0;
-      if constexpr (std::is_signed_v<T>) {
-        if (b == T(-1)) return 0;
-        const T rest = T(a % b);
-        return !like_dividend && rest != T(0) && (rest < T(0)) != (b < T(0)) ? T(rest + b) : rest;
-      } else {
-        return T(a % b);
-      }
     }
   }
 };

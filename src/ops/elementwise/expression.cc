@@ -40,6 +40,8 @@ constexpr Row kRows[] = {
     {both, "and", 2, "And", 7},
     {either, "or", 2, "Or", 7},
     {one_only, "xor", 2, "Xor", 7},
+    {remainder, "mod", 2, "Mod"},
+    {remainder_of_c, "fmod", 2, ""},  // Mod, too
     {select, "where", 3, "Where"},
     {cast, "cast", 1, "Cast"},
     {abs, "abs", 1, "Abs"},
@@ -70,8 +72,10 @@ constexpr Row kRows[] = {
     {gelu, "gelu", 1, "Gelu"},
     {tanh_gelu, "tanh_gelu", 1, ""},  // Gelu, too
 };
-constexpr Types kComputed = kHalves | Types{Type::f32, Type::boolean};
-constexpr Types kCast = kComputed | Types{Type::u8, Type::i32, Type::i64};  // by way of float, as Cast does it
+constexpr ScalarFunction kOfIntegers[] = {add,           sub,      mul,  quotient, remainder,     remainder_of_c,
+                                          least,         greatest, same, below,    below_or_same, above,
+                                          above_or_same, select,   cast, abs,      neg,           sign};
+constexpr Types kComputed = kHalves | kIndices | Types{Type::f32, Type::boolean};
 
 const Row& row_of(ScalarFunction function) { return *std::ranges::find(kRows, function, &Row::function); }
 
@@ -187,7 +191,7 @@ class Reader {
   }
   Type type() {
     const std::string_view name = word();
-    for (const Type type : {Type::f32, Type::f16, Type::bf16, Type::boolean})
+    for (const Type type : {Type::f32, Type::f16, Type::bf16, Type::boolean, Type::i32, Type::i64})
       if (name == device::name(type)) return type;
     check(false);
     return {};
@@ -200,6 +204,7 @@ class Reader {
       return {Kind::input, index};
     }
     if (rest_.starts_with("v")) return {Kind::value, value()};
+    if (takes("int ")) return {Kind::integer, number<int32_t>()};
     return {Kind::number, 0, number<float>()};
   }
 
@@ -211,13 +216,24 @@ class Reader {
 
 int operands_of(ScalarFunction function) { return row_of(function).operands; }
 const char* name(ScalarFunction function) { return row_of(function).name; }
+bool is_of_integers(ScalarFunction function) {
+  return std::ranges::find(kOfIntegers, function) != std::end(kOfIntegers);
+}
+bool is_division(ScalarFunction function) {
+  return function == quotient || function == remainder || function == remainder_of_c;
+}
 
 std::optional<ScalarCall> scalar_call(const NodeInfo& node) {
-  const Types read = node.domain().empty() && node.op_type() == "Cast" ? kCast : kComputed;
-  for (int i = 0; i < node.input_count(); ++i)
-    if (node.has_input(i) && !read.has(node.input_type(i))) return std::nullopt;
+  const bool is_cast = node.domain().empty() && node.op_type() == "Cast";
+  bool has_integers = kIndices.has(node.output_type(0));
+  for (int i = 0; i < node.input_count(); ++i) {
+    if (!node.has_input(i)) continue;
+    const Type type = node.input_type(i);
+    if (!kComputed.has(type) && !(is_cast && type == Type::u8)) return std::nullopt;
+    has_integers = has_integers || kIndices.has(type);
+  }
   if (!kComputed.has(node.output_type(0))) return std::nullopt;
-  if (node.domain() == kMicrosoft) return microsoft_call(node);
+  if (node.domain() == kMicrosoft) return has_integers ? std::nullopt : microsoft_call(node);
   if (!node.domain().empty()) return std::nullopt;
   const Row* const row = std::ranges::find_if(kRows, [&](const Row& one) { return node.op_type() == one.op; });
   if (row == std::end(kRows) || node.since_version() < row->since) return std::nullopt;
@@ -226,6 +242,9 @@ std::optional<ScalarCall> scalar_call(const NodeInfo& node) {
   if (row->p) call.p = node.get_float(row->p, row->p_default);
   if (row->q) call.q = node.get_float(row->q, row->q_default);
   if (call.function == gelu && node.get_string("approximate", "none") == "tanh") call.function = tanh_gelu;
+  if (call.function == remainder && node.get_int("fmod", 0) != 0) call.function = remainder_of_c;
+  const bool is_remainder = call.function == remainder || call.function == remainder_of_c;
+  if (has_integers ? !is_of_integers(call.function) : is_remainder) return std::nullopt;
   if (!std::isfinite(call.p) || !std::isfinite(call.q)) return std::nullopt;
   // An exponent of another type is converted, and bools are compared as bytes.
   if (call.function == power && node.input_type(0) != node.input_type(1)) return std::nullopt;
@@ -250,7 +269,10 @@ std::string text_of(const Expression& expression) {
       using enum Expression::Operand::Kind;
       text += i == 0 ? "(" : ", ";
       text += operand.kind == number ? text_of(operand.number)
-                                     : (operand.kind == input ? "x" : "v") + std::to_string(operand.index);
+                                     : (operand.kind == input   ? "x"
+                                        : operand.kind == value ? "v"
+                                                                : "int ") +
+                                           std::to_string(operand.index);
     }
     text += "); ";
   }
@@ -260,5 +282,26 @@ std::string text_of(const Expression& expression) {
 }
 
 Expression expression_from(std::string_view text) { return Reader(text).run(); }
+
+void tell_integers(Expression& expression, const std::vector<Type>& inputs) {
+  using Kind = Expression::Operand::Kind;
+  for (Expression::Value& value : expression.values) {
+    const Expression::Operand& operand = value.operands[value.call.function == select ? 1 : 0];
+    const Type type = operand.kind == Kind::input   ? inputs[size_t(operand.index)]
+                      : operand.kind == Kind::value ? expression.values[size_t(operand.index)].type
+                                                    : Type::undefined;
+    value.of_integers = operand.kind == Kind::integer || kIndices.has(type);
+  }
+  const bool has_any = std::ranges::any_of(expression.values, [](const Expression::Value& value) {
+    return kIndices.has(value.type) || (value.of_integers && value.call.function != cast);
+  });
+  if (!has_any)
+    for (Expression::Value& value : expression.values) value.of_integers = false;
+}
+
+bool has_integers(const Expression& expression) {
+  return std::ranges::any_of(
+      expression.values, [](const Expression::Value& value) { return value.of_integers || kIndices.has(value.type); });
+}
 
 }  // namespace encore::ops

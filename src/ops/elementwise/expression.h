@@ -13,6 +13,8 @@ namespace encore::ops {
 
 int operands_of(ScalarFunction function);
 const char* name(ScalarFunction function);  // in an expression's text
+bool is_of_integers(ScalarFunction function);
+bool is_division(ScalarFunction function);  // or what is left by one
 
 // A function with its operator's attributes, of which none has more than two.
 struct ScalarCall {
@@ -25,15 +27,16 @@ std::optional<ScalarCall> scalar_call(const NodeInfo& node);
 
 struct Expression {
   struct Operand {
-    enum class Kind : uint8_t { input, value, number } kind;
-    int index = 0;
+    enum class Kind : uint8_t { input, value, number, integer } kind;
+    int index = 0;  // or the integer, of 32 bits
     float number = 0;
     bool operator==(const Operand&) const = default;
   };
   struct Value {
     ScalarCall call;
-    Type type;  // f32, f16, bf16 or boolean: what it is rounded to
+    Type type;  // f32, f16, bf16, boolean, i32 or i64: what it is rounded to, or wraps around in
     std::vector<Operand> operands;
+    bool of_integers = false;  // operands, but a condition, in a program that has integers; the text does not tell
     bool operator==(const Value&) const = default;
   };
   // Inputs from one to another that are read as one, side by side along an axis, counted from its end and so negative.
@@ -63,9 +66,14 @@ struct Expression {
 };
 
 // "join x1 to x3 along -1; part x0 along -1 from 0 to 64; roll x1 along -1 by 32; v0: float16 = mul(x0, 0.5); v1:
-// float16 = leaky_relu[0.01](v0); out v1"
+// float16 = leaky_relu[0.01](v0); out v1", where an integer is "int 5"
 std::string text_of(const Expression& expression);
 // Error{invalid_input} says what cannot be read.
 Expression expression_from(std::string_view text);
+
+// Says of each value whether it is made of integers, where inputs are of these types. What only casts those that it
+// reads has none: there they become floats as they are read.
+void tell_integers(Expression& expression, const std::vector<Type>& inputs);
+bool has_integers(const Expression& expression);  // once that is told
 
 }  // namespace encore::ops

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 
 namespace encore::ops {
 namespace {
@@ -59,6 +60,7 @@ class Compiler {
     switch (operand.kind) {
       case Operand::Kind::input: return {From::input, uint8_t(operand.index)};
       case Operand::Kind::number: number = operand.number; return {From::number, 0};
+      case Operand::Kind::integer: number = std::bit_cast<float>(int32_t(operand.index)); return {From::integer, 0};
       default: break;
     }
     const int slot = slot_of_[size_t(operand.index)];
@@ -106,12 +108,15 @@ class Compiler {
       if (i != through && !is_at_hand(operands[i])) make(operands[i].index, depth + 1, 0);
     load(operands[through], depth + 1);
     if (has_failed_) return;
-    Instruction call{.kind = through == 1 ? Kind::swapped_call : Kind::call,
+    const bool is_swapped = through == 1;
+    Instruction call{.kind = value.of_integers ? is_swapped ? Kind::swapped_integer_call : Kind::integer_call
+                             : is_swapped      ? Kind::swapped_call
+                                               : Kind::call,
                      .function = value.call.function,
                      .type = uint8_t(value.type),
                      .p = value.call.p,
                      .q = value.call.q};
-    if (operands.size() > 1) call.a = read(operands[through == 1 ? 0 : 1], call.p);
+    if (operands.size() > 1) call.a = read(operands[is_swapped ? 0 : 1], call.p);
     if (operands.size() > 2) call.b = read(operands[2], call.q);
     emit(call);
     accumulated_ = v;

@@ -9,12 +9,13 @@ namespace encore::ops {
 
 struct alignas(16) Instruction {
   // What it does to the accumulator, besides calling a function of it: of two operands the accumulator is the first
-  // one, or the second of a swapped one, and of three the condition.
-  enum class Kind : uint8_t { call, swapped_call, load, save, store } kind;
+  // one, or the second of a swapped one, and of three the condition. The last two are calls of integers, for programs
+  // that have any.
+  enum class Kind : uint8_t { call, swapped_call, load, save, store, integer_call, swapped_integer_call } kind;
   ScalarFunction function{};
   uint8_t type = 0;  // a Type: what the result is rounded to
-  // Where else operands are: an input, a slot in which something was saved, or p and q.
-  enum class From : uint8_t { nowhere, input, slot, number };
+  // Where else operands are: an input, a slot in which something was saved, or p and q, which have an integer's bits.
+  enum class From : uint8_t { nowhere, input, slot, number, integer };
   struct Operand {
     From from = From::nowhere;
     uint8_t index = 0;

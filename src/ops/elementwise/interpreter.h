@@ -9,20 +9,23 @@
 #include "ops/elementwise/instructions.h"
 #include "ops/elementwise/program.h"
 #include "ops/elementwise/scalar_calls.h"
+#include "ops/elementwise/words.h"
 
 namespace encore::ops {
 
-// A thread makes kPack neighbours of each output. It has a file in shared memory, packs of floats: the operands, which
+// A thread makes kPack neighbours of each output. It has a file in shared memory, packs of values: the operands, which
 // it asks for before all else, since memory is far, and what is saved. Instructions find there what they want by
 // number. What all programs run through is short: code comes from far, too, the first time.
-// What reads no concatenation is one without kJoins, for kernels' arguments take time, too.
-template <int kPack, bool kJoins>
+// What reads no concatenation is one without kJoins, for kernels' arguments take time, too. Values are floats, which
+// most programs have alone, or words.
+template <class Value, int kPack, bool kJoins>
 struct ElementwiseProgram {
   static constexpr int kThreads = 128, kMaxThreads = kThreads;
   // Packs are for what 31 bits count.
   using Index = std::conditional_t<kPack == 1, int64_t, int>;
   using Divider = std::conditional_t<kPack == 1, device::Divider, device::SmallDivider>;
-  using Values = device::Pack<float, kPack>;
+  using Values = device::Pack<Value, kPack>;
+  static constexpr bool kAreWords = std::is_same_v<Value, int64_t>;
   struct Shared {
     int nothing;  // the file is as large as a program wants it
   };
@@ -77,12 +80,12 @@ struct ElementwiseProgram {
       const Instruction instruction = next;
       next = instructions[i + 1 < length ? i + 1 : i];
       const Values second = operand(instruction.a, instruction.p, file);
-      if (instruction.kind <= Kind::swapped_call) {
-        if (instruction.function <= ScalarFunction::mul)
+      if (instruction.kind <= Kind::swapped_call || (kAreWords && instruction.kind >= Kind::integer_call)) {
+        if (!kAreWords && instruction.function <= ScalarFunction::mul)
           accumulator = arithmetic(instruction, accumulator, second);
         else
           accumulator = call(instruction, accumulator, second, operand(instruction.b, instruction.q, file));
-        round_to(Type(instruction.type), accumulator);
+        if constexpr (!kAreWords) round_to(Type(instruction.type), accumulator);
       } else if (instruction.kind == Kind::load) {
         accumulator = second;
       } else if (instruction.kind == Kind::save) {
@@ -94,8 +97,13 @@ struct ElementwiseProgram {
   }
 
   DEVICE_FN static Values operand(Instruction::Operand operand, float number, const Values* file) {
+    Value value;
+    if constexpr (kAreWords)
+      value = operand.from == Instruction::From::integer ? std::bit_cast<int32_t>(number) : word_of(number);
+    else
+      value = number;
     Values values;
-    UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = number;
+    UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = value;
     if (operand.from == Instruction::From::input) values = file[operand.index * kThreads];
     return values;
   }
@@ -105,8 +113,8 @@ struct ElementwiseProgram {
     const bool is_swapped = instruction.kind == Instruction::Kind::swapped_call;
     Values made;
     UNROLL for (int k = 0; k < kPack; ++k) {
-      const float a = is_swapped ? second.at[k] : accumulator.at[k], b = is_swapped ? accumulator.at[k] : second.at[k];
-      const float sum = a + (instruction.function == ScalarFunction::sub ? -b : b);
+      const Value a = is_swapped ? second.at[k] : accumulator.at[k], b = is_swapped ? accumulator.at[k] : second.at[k];
+      const Value sum = a + (instruction.function == ScalarFunction::sub ? -b : b);
       made.at[k] = instruction.function == ScalarFunction::mul ? a * b : sum;
     }
     return made;
@@ -158,13 +166,17 @@ struct ElementwiseProgram {
 
   DEVICE_FN static void load(const Input& input, const char* from, Values* to) {
     if (!input.is_whole) {
-      if (input.log_bytes == 3) return load_wide(input, from, to);
+      if (input.log_bytes == 3) return kAreWords ? load_each<uint64_t>(input, from, to) : load_wide(input, from, to);
       if (input.log_bytes == 1) return load_each<uint16_t>(input, from, to);
       return input.log_bytes == 0 ? load_each<uint8_t>(input, from, to) : load_each<uint32_t>(input, from, to);
     }
     if constexpr (kPack == 4) {
       if (input.log_bytes == 1) return device::copy_async<8>(to, from);
       if (input.log_bytes == 0) return device::copy_async<4>(to, from);
+    }
+    if constexpr (kAreWords) {
+      if (input.log_bytes == 3) return device::copy_async<8 * kPack>(to, from);
+      if (kPack == 2 && input.log_bytes == 1) return device::copy_async<4>(to, from);
     }
     device::copy_async<4 * kPack>(to, from);
   }
@@ -186,14 +198,23 @@ struct ElementwiseProgram {
       case Type::boolean:
       case Type::u8: return widen_as<uint8_t>(values);
       case Type::i32: return widen_as<int32_t>(values);
-      default: return;
+      default: break;
     }
+    if constexpr (kAreWords)
+      if (Type(input.type) == Type::f32) widen_as<float>(values);
   }
   template <class T>
   DEVICE_FN static void widen_as(Values* values) {
     device::Pack<T, kPack> pack;
     memcpy(&pack, values, sizeof pack);
-    UNROLL for (int k = 0; k < kPack; ++k) values->at[k] = float(pack.at[k]);
+    UNROLL for (int k = 0; k < kPack; ++k) {
+      if constexpr (!kAreWords)
+        values->at[k] = float(pack.at[k]);
+      else if constexpr (std::is_same_v<T, int32_t>)
+        values->at[k] = pack.at[k];
+      else
+        values->at[k] = word_of(float(pack.at[k]));
+    }
   }
 
   DEVICE_FN void store(const Instruction& instruction, Index first, const Values& values) const {
@@ -202,22 +223,40 @@ struct ElementwiseProgram {
       case Type::f16: return store_as<Half>(to, first, values);
       case Type::bf16: return store_as<BFloat16>(to, first, values);
       case Type::boolean: return store_as<uint8_t>(to, first, values);
-      default: return store_as<float>(to, first, values);
+      default: break;
     }
+    if constexpr (kAreWords) {
+      if (Type(instruction.type) == Type::i64) return store_as<int64_t>(to, first, values);
+      if (Type(instruction.type) == Type::i32) return store_as<int32_t>(to, first, values);
+    }
+    store_as<float>(to, first, values);
   }
   template <class T>
   DEVICE_FN static void store_as(void* to, Index first, const Values& values) {
     device::Pack<T, kPack> pack;
-    UNROLL for (int k = 0; k < kPack; ++k) pack.at[k] = T(values.at[k]);
+    UNROLL for (int k = 0; k < kPack; ++k) {
+      if constexpr (kAreWords && !(std::is_same_v<T, int32_t> || std::is_same_v<T, int64_t>))
+        pack.at[k] = T(float_of(values.at[k]));
+      else
+        pack.at[k] = T(values.at[k]);
+    }
     device::store_pack(static_cast<T*>(to) + first, pack, true);
   }
 
   // All functions but those that are almost everywhere, apart from the loop: what it runs should be near.
   CALLED_FN static Values call(Instruction instruction, Values accumulator, Values second, Values third) {
     const Type type = Type(instruction.type);
-    const bool is_swapped = instruction.kind == Instruction::Kind::swapped_call;
-    const NamedCall call{instruction.function, type == Type::f16 || type == Type::bf16, type == Type::boolean,
-                         instruction.p, instruction.q};
+    using Kind = Instruction::Kind;
+    const bool is_swapped =
+        instruction.kind == Kind::swapped_call || (kAreWords && instruction.kind == Kind::swapped_integer_call);
+    const NamedCall named{instruction.function, type == Type::f16 || type == Type::bf16, type == Type::boolean,
+                          instruction.p, instruction.q};
+    const auto call = [&] {
+      if constexpr (kAreWords)
+        return WordCall{named, instruction.kind >= Kind::integer_call, type};
+      else
+        return named;
+    }();
     return call(is_swapped ? second : accumulator, is_swapped ? accumulator : second, third);
   }
 

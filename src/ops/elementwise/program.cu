@@ -11,6 +11,7 @@
 #include "ops/elementwise/program_layout.h"
 #include "ops/elementwise/program_source.h"
 #include "ops/overlap.h"
+#include "ops/registry.h"
 #include "ops/shape/movement.h"
 #include "ops/shape/strided.h"
 
@@ -18,6 +19,7 @@ namespace encore::ops {
 namespace {
 
 constexpr int kPacked = 4, kWide = 8;
+constexpr int kWords = 2;  // of programs that have integers
 
 using Way = ProgramLayout::Way;
 
@@ -58,9 +60,7 @@ class ElementwiseOp : public Op {
         joined_in_[size_t(k)] = join.input;
       }
     }
-    auto all = whole_program(expression_, node.input_count());
-    require(all.has_value(), "the expression does not fit in a program");
-    all_ = std::move(*all);
+    require(fits_in_a_program(expression_, node.input_count()), "the expression does not fit in a program");
     for (const Expression::Value& value : expression_.values)
       for (const Expression::Operand& operand : value.operands)
         require(operand.kind != Expression::Operand::Kind::input || operand.index < node.input_count(),
@@ -70,6 +70,12 @@ class ElementwiseOp : public Op {
               "the expression reads a part of input ", part.input, " of ", node.input_count());
     for (const Expression::Roll& roll : expression_.rolls)
       require(roll.input < node.input_count(), "the expression rolls input ", roll.input, " of ", node.input_count());
+    std::vector<Type> types;
+    for (int k = 0; k < node.input_count(); ++k) types.push_back(node.input_type(k));
+    tell_integers(expression_, types);
+    check_integers();
+    has_integers_ = has_integers(expression_);
+    all_ = *whole_program(expression_, node.input_count());
   }
 
   void run(Context& context) const override {
@@ -101,6 +107,20 @@ class ElementwiseOp : public Op {
   }
 
  private:
+  // No program tells of a divisor that is zero.
+  void check_integers() const {
+    using enum ScalarFunction;
+    using Kind = Expression::Operand::Kind;
+    for (const Expression::Value& value : expression_.values) {
+      const ScalarFunction function = value.call.function;
+      require(value.of_integers ? is_of_integers(function) : function == cast || !kIndices.has(value.type),
+              "there is no ", name(function), " of integers");
+      if (!value.of_integers || !is_division(function)) continue;
+      const Expression::Operand& divisor = value.operands[1];
+      require(divisor.kind == Kind::integer && divisor.index != 0, "an integer is divided by what may be zero");
+    }
+  }
+
   std::vector<Shape> shapes_of_values(const std::vector<Source>& sources) const {
     std::vector<Shape> shapes;
     for (const Expression::Value& value : expression_.values) {
@@ -160,24 +180,27 @@ class ElementwiseOp : public Op {
     }
     require(int(space.sizes.size()) <= kMostProgramDims, "inputs are broadcast along more than ", kMostProgramDims,
             " dimensions");
-    const bool is_small = are_small(inputs, reads, space.count), has_packs = space.packs(kPacked) && is_small;
-    const auto joins = joins_in(context, inputs, reads, space, has_packs ? kPacked : 1);
+    const int packed = has_integers_ ? kWords : kPacked;
+    const bool is_small = are_small(inputs, reads, space.count), has_packs = space.packs(packed) && is_small;
+    const auto joins = joins_in(context, inputs, reads, space, has_packs ? packed : 1);
     std::vector<const Tensor*> tensors(reads.size());
     for (size_t k = 0; k < reads.size(); ++k)
       if (reads[k]) tensors[k] = &inputs.tensors[k];
-    const ProgramLayout layout(has_packs && are_aligned(outputs, kPacked) ? kPacked : 1, space, tensors, sources,
-                               joins);
+    const auto laid_out = [&](int pack) {
+      return ProgramLayout(pack, has_integers_ ? 8 : 4, space, tensors, sources, joins);
+    };
+    const ProgramLayout layout = laid_out(has_packs && are_aligned(outputs, packed) ? packed : 1);
     std::optional<device::CompiledLaunch> captured;
     if (is_small && compiler_ && context.stream().capture_status() != device::CaptureStatus::none) {
-      const bool may_be_wide = layout.pack == kPacked && space.packs(kWide) && are_aligned(outputs, kWide);
-      const ProgramLayout wide(may_be_wide ? kWide : layout.pack, space, tensors, sources, joins);
+      const int wider = has_integers_ ? kPacked : kWide;
+      const bool may_be_wide = layout.pack == packed && space.packs(wider) && are_aligned(outputs, wider);
+      const ProgramLayout wide = laid_out(may_be_wide ? wider : layout.pack);
       captured = compiled(gains_by(wide, layout, outputs, context.stream()) ? wide : layout, outputs, made);
     }
     if (captured && captured->kernel->is_ready()) {
       device::launch(context.stream(), *captured);
     } else {
-      layout.pack > 1 ? interpret<kPacked>(context.stream(), layout, instructions, outputs)
-                      : interpret<1>(context.stream(), layout, instructions, outputs);
+      interpret(context.stream(), layout, instructions, outputs);
       if (captured) device::exchange_latest(context.stream(), *captured);
     }
     for (const int i : made)
@@ -206,15 +229,15 @@ class ElementwiseOp : public Op {
     return joins;
   }
 
-  // Whether wider packs, of 16 bytes of halves, leave enough threads, and registers for all inputs. The interpreter's
-  // would take twice the shared memory.
+  // Whether wider packs, as of 16 bytes of halves, leave enough threads, and registers for all inputs. The
+  // interpreter's would take twice the shared memory.
   static bool gains_by(const ProgramLayout& wide, const ProgramLayout& layout, const std::vector<Tensor>& outputs,
                        StreamRef stream) {
     constexpr size_t kMostInputs = 8;
     const auto is_half = [](const auto& one) { return device::size_bytes(one.type) == 2; };
     return (std::ranges::any_of(outputs, is_half) || std::ranges::any_of(wide.inputs, is_half)) &&
            wide.inputs.size() <= kMostInputs && wide.packs >= 512 * int64_t(device::multiprocessors(stream.device())) &&
-           std::ranges::equal(wide.inputs, layout.inputs, {}, &ProgramLayout::Input::is_whole,
+           std::ranges::equal(wide.inputs, layout.inputs, std::ranges::greater_equal(), &ProgramLayout::Input::is_whole,
                               &ProgramLayout::Input::is_whole) &&
            std::ranges::all_of(wide.inputs, [&](const ProgramLayout::Input& input) {
              return input.join < 0 || input.repeats || wide.joins[size_t(input.join)].holds_packs(wide.pack);
@@ -241,16 +264,23 @@ class ElementwiseOp : public Op {
     return device::CompiledLaunch(std::move(kernel), layout.packs, arguments);
   }
 
-  template <int kPack>
-  static void interpret(StreamRef stream, const ProgramLayout& layout, const std::vector<Instruction>& instructions,
-                        const std::vector<Tensor>& outputs) {
-    layout.joins.empty() ? interpret<kPack, false>(stream, layout, instructions, outputs)
-                         : interpret<kPack, true>(stream, layout, instructions, outputs);
+  void interpret(StreamRef stream, const ProgramLayout& layout, const std::vector<Instruction>& instructions,
+                 const std::vector<Tensor>& outputs) const {
+    const auto by = [&]<class Value, int kPack, bool kJoins>() {
+      interpret<Value, kPack, kJoins>(stream, layout, instructions, outputs);
+    };
+    const bool joins = !layout.joins.empty();
+    if (has_integers_)  // small as a rule: its kernels are fewer
+      layout.pack > 1 ? by.operator()<int64_t, kWords, true>() : by.operator()<int64_t, 1, true>();
+    else if (layout.pack > 1)
+      joins ? by.operator()<float, kPacked, true>() : by.operator()<float, kPacked, false>();
+    else
+      joins ? by.operator()<float, 1, true>() : by.operator()<float, 1, false>();
   }
-  template <int kPack, bool kJoins>
+  template <class Value, int kPack, bool kJoins>
   static void interpret(StreamRef stream, const ProgramLayout& layout, std::vector<Instruction> instructions,
                         const std::vector<Tensor>& outputs) {
-    using Program = ElementwiseProgram<kPack, kJoins>;
+    using Program = ElementwiseProgram<Value, kPack, kJoins>;
     using Index = typename Program::Index;
     Program program{};
     program.rank = int(layout.sizes.size()), program.length = int(instructions.size());
@@ -317,6 +347,7 @@ class ElementwiseOp : public Op {
   Expression expression_;
   const std::shared_ptr<device::Compiler> compiler_;
   std::vector<Instruction> all_;
+  bool has_integers_ = false;
   std::vector<bool> constant_;  // by input: a model's own, which no kernel writes
   std::vector<int> joined_in_;  // by input: the first of those that it is read with, or -1
 };

@@ -18,8 +18,9 @@ bool ProgramLayout::Join::holds_packs(int pack) const {
   return std::ranges::all_of(pieces, [&](const Piece& piece) { return piece.width % pack == 0; });
 }
 
-ProgramLayout::ProgramLayout(int pack, const IndexSpace& space, const std::vector<const Tensor*>& tensors,
-                             const std::vector<Source>& sources, std::vector<Join> joined)
+ProgramLayout::ProgramLayout(int pack, int64_t widest, const IndexSpace& space,
+                             const std::vector<const Tensor*>& tensors, const std::vector<Source>& sources,
+                             std::vector<Join> joined)
     : pack(pack), packs(space.count / pack), sizes(space.sizes), joins(std::move(joined)) {
   int pieces = 0;
   for (Join& join : joins) {
@@ -51,7 +52,7 @@ ProgramLayout::ProgramLayout(int pack, const IndexSpace& space, const std::vecto
       return reinterpret_cast<uintptr_t>(at) % uintptr_t(pack * bytes) == 0;
     };
     input.repeats = space.strides[0][k] == 0;
-    input.is_whole = !input.repeats && pack * bytes >= 4 && bytes <= 4 && space.are_rows_aligned(k, pack) &&
+    input.is_whole = !input.repeats && pack * bytes >= 4 && bytes <= widest && space.are_rows_aligned(k, pack) &&
                      is_aligned(input.data) &&
                      (input.join < 0 || std::ranges::all_of(join->pieces, is_aligned, &Join::Piece::data));
     if (space.is_flat(k) || space.is_single(k)) {

@@ -49,8 +49,8 @@ struct ProgramLayout {
   std::vector<Join> joins;
 
   // Of the inputs for which there is a tensor, whose part that is read the source says. The space has no more
-  // dimensions than programs.
-  ProgramLayout(int pack, const IndexSpace& space, const std::vector<const Tensor*>& tensors,
+  // dimensions than programs. Values of more than `widest` bytes are read one by one.
+  ProgramLayout(int pack, int64_t widest, const IndexSpace& space, const std::vector<const Tensor*>& tensors,
                 const std::vector<Source>& sources, std::vector<Join> joins);
 
   // As a kernel has them.

@@ -30,6 +30,7 @@ std::string operand_text(const Operand& operand) {
   switch (operand.kind) {
     case Operand::Kind::input: return text('x', operand.index);
     case Operand::Kind::value: return text('v', operand.index);
+    case Operand::Kind::integer: return text("integer<kPack>(", operand.index, ')');
     default: return text("number<kPack>(", bits_of(operand.number), ')');
   }
 }
@@ -58,8 +59,7 @@ std::string load_text(const ProgramLayout& layout, size_t i) {
   const char* const how = input.repeats ? "one" : input.is_whole ? "pack" : "each";
   const std::string from =
       input.join < 0 ? text("at.inputs[", i, "], ", place_text(input)) : text('p', input.index, ", 0");
-  return text("  const Values<kPack> x", input.index, " = ", how, '<', type_name(input.type), ", kPack>(", from,
-              ");\n");
+  return text("  const auto x", input.index, " = ", how, '<', type_name(input.type), ", kPack>(", from, ");\n");
 }
 
 // All addresses first, and what nobody writes; then the rest.
@@ -118,7 +118,7 @@ std::string source_of(const Expression& expression, const std::vector<int>& outp
   const std::vector<bool> wanted = wanted_values(expression, outputs);
   for (size_t v = 0; v < wanted.size(); ++v)
     if (wanted[v])
-      source += text("  const Values<kPack> v", v, " = ", call_text(expression.values[v]), ";  // ",
+      source += text("  const auto v", v, " = ", call_text(expression.values[v]), ";  // ",
                      name(expression.values[v].call.function), '\n');
   for (const int output : outputs) {
     const int value = expression.outputs[size_t(output)];

@@ -96,6 +96,8 @@ struct NamedCall {
       case mish: each(scalar::Mish{}); break;
       case gelu: each(GeluByErf{}); break;
       case tanh_gelu: each(GeluByTanh{}); break;
+      case remainder:  // of integers alone
+      case remainder_of_c: break;
     }
     return a;
   }

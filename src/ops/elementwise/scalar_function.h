@@ -5,7 +5,7 @@
 namespace encore::ops {
 
 // The functions of ops/elementwise/scalar_functions.h that expressions call. Floats of a half type are computed in
-// float; bools are 0 and 1.
+// float; bools are 0 and 1. Some are of integers, too, or of these alone (integer_call.h).
 enum class ScalarFunction : uint8_t {
   // of two
   add,
@@ -54,6 +54,9 @@ enum class ScalarFunction : uint8_t {
   swish,
   gelu,
   tanh_gelu,
+  // of two integers
+  remainder,
+  remainder_of_c,
 };
 
 }  // namespace encore::ops

@@ -54,6 +54,22 @@ struct Quotient {
   }
 };
 
+// Of integers; divided by zero they leave 0.
+struct Remainder {
+  bool like_dividend;  // its sign is the dividend's, as C has it; else the divisor's, as Python has it
+  template <class T>
+  DEVICE_FN T operator()(T a, T b) const {
+    if (b == T(0)) return 0;
+    if constexpr (std::is_signed_v<T>) {
+      if (b == T(-1)) return 0;
+      const T rest = T(a % b);
+      return !like_dividend && rest != T(0) && (rest < T(0)) != (b < T(0)) ? T(rest + b) : rest;
+    } else {
+      return T(a % b);
+    }
+  }
+};
+
 // The greatest or the least; NaN if any is.
 struct Extreme {
   template <class T>
