@@ -29,12 +29,6 @@ std::optional<Ending> clip(const Match& match, int s) {
   return Ending{{s}, "Clip", limits};
 }
 
-bool is_convolution(const Match& match, int s) {
-  if (!match.is_there(s)) return false;
-  const NodeInfo& node = match.node(s);
-  return node.op_type() == "Conv" && (node.domain().empty() || node.domain() == ops::kChannelsLast);
-}
-
 bool is_depthwise(const Match& match, int conv) {
   const Step& step = match.step(conv);
   const auto& weights = match.value(step.inputs[1]).dims;
@@ -98,6 +92,12 @@ std::shared_ptr<Variant> with_ending(const Match& match, int conv, int residual,
 
 }  // namespace
 
+bool is_conv(const Match& match, int s) {
+  if (!match.is_there(s)) return false;
+  const NodeInfo& node = match.node(s);
+  return node.op_type() == "Conv" && (node.domain().empty() || node.domain() == ops::kChannelsLast);
+}
+
 bool has_one_tap(const Match& match, const Step& conv) {
   const auto& weights = match.value(conv.inputs[1]).dims;
   return weights && weights->size() > 2 &&
@@ -156,7 +156,7 @@ void end_with(Match& match, int step, Step made, Ending end) {
 
 // No path leaves them and comes back: what is between has no other reader, and the residual is made before the sum.
 void join_convolution(Match& match, int conv) {
-  if (!is_convolution(match, conv)) return;
+  if (!is_conv(match, conv)) return;
   const Step& step = match.step(conv);
   std::vector<int> steps{conv}, inputs = step.inputs;
   inputs.resize(4, -1);
@@ -178,7 +178,7 @@ void join_convolution(Match& match, int conv) {
 // In halves, for which depthwise and pointwise ones have kernels with all activations, and the library has some; where
 // these have numbers, they are before what only moves.
 void end_convolution(Match& match, int conv) {
-  if (!is_convolution(match, conv)) return;
+  if (!is_conv(match, conv)) return;
   const int value = match.step(conv).outputs[0];
   if (!ops::kHalves.has(match.value(value).type)) return;
   std::optional<Ending> end = ending_behind(match, value);

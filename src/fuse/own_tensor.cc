@@ -1,5 +1,6 @@
 #include "fuse/own_tensor.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 
@@ -21,23 +22,44 @@ constexpr float kUnit<device::Half> = 0x1p-11f;
 template <>
 constexpr float kUnit<device::BFloat16> = 0x1p-8f;
 
-// Whether what is lost in each column is within that, root mean square of either.
+// Rounds numbers, and sees whether what is lost is within that, root mean square of either.
+template <class T>
+class Rounding {
+ public:
+  T operator()(double number) {
+    const T kept(static_cast<float>(number));
+    const double error = number - float(kept);
+    held_ += number * number;
+    lost_ += error * error;
+    return kept;
+  }
+  bool is_fine() const { return lost_ <= kUnit<T> * kUnit<T> * held_; }
+
+ private:
+  double held_ = 0, lost_ = 0;
+};
+
+template <class T>
+bool are_fine(const std::vector<Rounding<T>>& roundings) {
+  return std::ranges::all_of(roundings, &Rounding<T>::is_fine);
+}
+
+// Whether little is lost in each column.
 template <class T>
 bool scale_columns(const T* from, T* to, size_t count, const std::vector<double>& factors) {
-  std::vector<double> held(factors.size()), lost(factors.size());
-  for (size_t row = 0; row < count; row += factors.size()) {
-    for (size_t column = 0; column < factors.size(); ++column) {
-      const double scaled = float(from[row + column]) * factors[column];
-      const T kept(static_cast<float>(scaled));
-      const double error = scaled - float(kept);
-      to[row + column] = kept;
-      held[column] += scaled * scaled;
-      lost[column] += error * error;
-    }
-  }
-  for (size_t column = 0; column < factors.size(); ++column)
-    if (!(lost[column] <= kUnit<T> * kUnit<T> * held[column])) return false;
-  return true;
+  std::vector<Rounding<T>> columns(factors.size());
+  for (size_t row = 0; row < count; row += factors.size())
+    for (size_t column = 0; column < factors.size(); ++column)
+      to[row + column] = columns[column](float(from[row + column]) * factors[column]);
+  return are_fine(columns);
+}
+
+// Likewise.
+template <class T>
+bool round_rows(const std::vector<double>& numbers, T* to, size_t count) {
+  std::vector<Rounding<T>> rows(count);
+  for (size_t i = 0; i < numbers.size(); ++i) to[i] = rows[i / (numbers.size() / count)](numbers[i]);
+  return are_fine(rows);
 }
 
 }  // namespace
@@ -66,6 +88,14 @@ std::shared_ptr<OwnTensor> own_numbers(Type type, const ops::Shape& shape, const
     for (const double number : numbers) *at++ = std::remove_pointer_t<decltype(at)>(float(number));
   });
   return made;
+}
+
+std::shared_ptr<OwnTensor> own_rows(Type type, const ops::Shape& shape, const std::vector<double>& numbers) {
+  if (!kServed.has(type)) return nullptr;
+  auto made = own(type, shape);
+  bool is_kept = false;
+  visit_element(type, made->bytes.data(), [&](auto* to) { is_kept = round_rows(numbers, to, size_t(shape[0])); });
+  return is_kept ? made : nullptr;
 }
 
 std::vector<double> numbers_of(const ops::Tensor& constant) {

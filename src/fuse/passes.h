@@ -30,6 +30,8 @@ bool is_quantized_product(const NodeInfo& info);
 bool is_gated_product(const NodeInfo& info);
 // A product by a constant and the norm of its rows.
 bool is_product_norm(const NodeInfo& info);
+// Whether it is Conv, whose channels may be last.
+bool is_conv(const Match& match, int step);
 // Whether a convolution, which has one group, takes a single position for each that it makes, and pads none.
 bool has_one_tap(const Match& match, const Step& conv);
 // The value that the step adds to this one, which must surely have the same shape; -1 if it does nothing like it.
@@ -126,6 +128,10 @@ void join_rotation(Match& match, int sum);
 // A norm of groups of channels as Reshape, InstanceNormalization, Reshape, or of each channel as the second of these
 // alone, and what each channel is multiplied by and added to. What is between is in float.
 void join_group_norm(Match& match, int norm);
+// Convolutions of one picture that are summed up, with the picture itself, and with what multiplies each channel by a
+// constant or adds one: a convolution, if its windows need to be no wider. The weights are summed up before they are
+// rounded once to their type, if no more is lost than that loses anyway.
+void join_convolution_sum(Match& match, int conv);
 // Rows of tables that ids pick, perhaps multiplied by a number, what is added to them, and the norm of the sum.
 void join_embeddings(Match& match, int norm);
 // Residual sums and the norms that read them: one step each, which gives the sum too.

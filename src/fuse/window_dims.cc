@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "ops/nn/window.h"
-
 namespace encore::fuse {
 namespace {
 
@@ -16,15 +14,15 @@ bool is_one_of(const NodeInfo& node, std::initializer_list<const char*> names) {
   return std::ranges::any_of(names, [&](const char* name) { return is_onnx(node, name); });
 }
 
+}  // namespace
+
 std::optional<ops::Window> slid(const NodeInfo& node, const Dims& x, std::span<const int64_t> kernel) try {
-  Dims example;
-  for (const int64_t dim : x) example.push_back(dim < 0 ? kExample : dim);
+  Dims example{1, 1};  // windows don't see batch and channels
+  for (const int64_t dim : std::span(x).subspan(2)) example.push_back(dim < 0 ? kExample : dim);
   return ops::WindowAttributes(node).slide(ops::Shape(example), kernel);
 } catch (const Error&) {  // which a run will see
   return std::nullopt;
 }
-
-}  // namespace
 
 std::optional<Dims> window_dims(const NodeInfo& node, const Dims& x, const std::optional<Dims>& weights) {
   if (x.size() < 3 || x.size() > 2 + size_t(ops::kSpatial)) return std::nullopt;

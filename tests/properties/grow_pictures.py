@@ -62,6 +62,26 @@ def depthwise(g):
 
 
 @kind(1)
+def branches(g):
+    """Convolutions of one picture or line, in groups or not, which are summed up, perhaps with what they are of."""
+    x = of_channels(g, 3, 4)
+    channels, spatial = x.dims[1][0], x.rank - 2
+    groups = g.pick(channels, 1)
+    sum = x if g.chance(2) else None
+    for _ in range(g.number(1, 3)):
+        k, dilation = g.pick(3, 1, 5), g.pick(1, 2)
+        w = g.weights(x.kind, channels, channels // groups, *[k] * spatial, most=0.5)
+        attrs = {"group": groups, "dilations": [dilation] * spatial, "pads": [k // 2 * dilation] * 2 * spatial}
+        inputs = [x, w] + [g.weights(x.kind, channels)] * g.number(0, 1)
+        gain = channels // groups * k**spatial * w.most
+        y = g.node("Conv", inputs, x.kind, x.dims, gain * x.most + 1, gain, **attrs)
+        if g.chance(3):
+            y = pair_of(g, "Mul", y, g.weights(x.kind, channels, *[1] * spatial))
+        sum = y if sum is None else pair_of(g, g.pick("Add", "Add", "Sub"), *g.pick((sum, y), (y, sum)))
+    g.node("Relu", [sum], sum.kind, sum.dims, sum.most)
+
+
+@kind(1)
 def group_norm(g):
     """As it is spelled out."""
     x = of_channels(g, 3, 4)

@@ -21,7 +21,8 @@ pytestmark = pytest.mark.newest
 # Passes after which sums have another order, or halves are rounded elsewhere; the others change no bit.
 THAT_ROUND = (
     "attention softmaxes gates norms biases gelu tanh_gelu quick_gelu bias_gelu residuals products channels_last "
-    "convolutions group_norms group_norm_activations folded_batch_norms batch_norms projections einsums"
+    "convolutions convolution_sums group_norms group_norm_activations folded_batch_norms batch_norms projections "
+    "einsums"
 ).split()
 # What the CPU EP computes as Encore does, where onnxruntime leaves arithmetic of shapes to it.
 EXACT_ON_CPU = set(
@@ -48,8 +49,8 @@ WAYS = [
 
 # What vision models and transformers are made of: pictures and rows, which are turned into one another.
 BLOCKS = (
-    "convolution depthwise group_norm batch_norm projections projections attention transpose transpose reshape reshape "
-    "split cut product residual pair unary".split()
+    "convolution depthwise branches group_norm batch_norm projections projections attention transpose transpose "
+    "reshape reshape split cut product residual pair unary".split()
 )
 OF_BLOCKS = [["n", 4, 5, 6], ["n", 8, "m", 4], ["n", 6, 16], ["n", "m", 8], [2, 16, 4, 4]]
 
