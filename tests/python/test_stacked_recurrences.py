@@ -30,36 +30,38 @@ def stack(make_model, op, layers=2, hidden=24, dtype="float32", layout=0, states
     outputs, x = {}, "x"
     if op == "GRU":
         attributes["linear_before_reset"] = 1
-    for l in range(layers):
-        values = lambda i, *dims: constant(f"c{l}.{i}", numbers(dims, 10 * l + i, -0.4, 0.4).astype(dtype))
-        names = [x, values(1, 1, gates * hidden, 8 if l == 0 else hidden), values(2, 1, gates * hidden, hidden)]
-        names.append("" if l == 1 else values(3, 1, 2 * gates * hidden))
-        made = [f"y{l}"]
+    values = lambda *dims: constant(f"c{len(constants)}", numbers(dims, len(constants), -0.4, 0.4).astype(dtype))
+    for layer in range(layers):
+        names = [x, values(1, gates * hidden, 8 if layer == 0 else hidden), values(1, gates * hidden, hidden)]
+        names.append("" if layer == 1 else values(1, 2 * gates * hidden))
+        made = [f"y{layer}"]
         if states:
-            inputs[f"h{l}"] = shape(*state)
-            names += ["", f"h{l}"]
-            made.append(f"y{l}.h")
+            inputs[f"h{layer}"] = shape(*state)
+            names += ["", f"h{layer}"]
+            made.append(f"y{layer}.h")
             if op == "LSTM":
-                names += ["", values(4, 1, 3 * hidden)]
-                made.append(f"y{l}.c")
+                names += ["", values(1, 3 * hidden)]
+                made.append(f"y{layer}.c")
             outputs |= {name: shape(*state) for name in made[1:]}
-        nodes.append(helper.make_node(op, names, made, f"layer{l}", hidden_size=hidden, layout=layout, **attributes))
-        if l == layers - 1:
+        nodes.append(
+            helper.make_node(op, names, made, f"layer{layer}", hidden_size=hidden, layout=layout, **attributes)
+        )
+        if layer == layers - 1:
             outputs[made[0]] = shape(*(["b", "t", 1, hidden] if layout else ["t", 1, "b", hidden]))
         elif squeezed:
-            x = f"x{l + 1}"
+            x = f"x{layer + 1}"
             nodes.append(
                 helper.make_node("Squeeze", [made[0], constant(x + "axes", np.array([2 if layout else 1]))], [x])
             )
         else:
-            x = f"x{l + 1}"
+            x = f"x{layer + 1}"
             nodes.append(helper.make_node("Transpose", made[:1], [x + "t"], perm=[0, 2, 1, 3]))
             to = constant(x + "shape", np.array([0, 0, hidden]))
             nodes.append(helper.make_node("Reshape", [x + "t", to], [x]))
     return make_model(nodes, inputs, outputs, constants, opset=14)
 
 
-def feeds_of(session, steps, batch, seed, layout=0):
+def feeds_of(session, steps, batch, seed):
     sizes = {"t": steps, "b": batch}
     return {
         one.name: numbers([sizes.get(d, d) for d in one.shape], seed).astype(
@@ -125,6 +127,21 @@ def test_halves(encore, make_model, tmp_path, op):
         wanted = on_cpu(wide, {name: value.astype(np.float32) for name, value in feeds.items()})
         for got, value in zip(session.run(None, feeds), wanted, strict=True):
             np.testing.assert_allclose(got, value, atol=5e-3, rtol=5e-3)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_batches_first(encore, make_model, tmp_path, op):
+    """Which the CPU EP has not: the same as with steps first."""
+    model = stack(make_model, op, layout=1, states=True)
+    plan = plan_of(model, tmp_path)
+    assert "layers = 2" in plan, plan
+    session, usual = (es.make_session(m, regions=1, use_tf32=0) for m in (model, stack(make_model, op, states=True)))
+    for steps, batch in SIZES:
+        feeds = feeds_of(session, steps, batch, 2)
+        turned = {name: np.ascontiguousarray(value.swapaxes(0, 1)) for name, value in feeds.items()}
+        for got, wanted in zip(session.run(None, feeds), usual.run(None, turned), strict=True):
+            axes = (2, 0, 1, 3) if wanted.ndim == 4 else (1, 0, 2)
+            np.testing.assert_allclose(got, wanted.transpose(axes), atol=2e-5, rtol=2e-5)
 
 
 def test_what_does_not_fit_in_a_block_goes_layer_by_layer(encore, make_model, tmp_path):
