@@ -162,10 +162,16 @@ PACKS = [
     conv((2, 8, 5, 6, 7), (8, 1, 3, 3, 3), bias=True, group=8, pads=[1, 1, 1, 1, 1, 1]),
     conv((2, 16, 65, 132), (16, 1, 3, 3), bias=True, group=16, dilations=[2, 2], pads=[2, 2, 2, 2], name="large"),
     conv((2, 16, 130, 140), (16, 1, 1, 1), bias=True, group=16, name="large"),
+    # Several channels of one.
+    conv((2, 4, 9, 8), (8, 1, 3, 3), bias=True, group=4, pads=[1, 1, 1, 1], name="two_each"),
+    conv((2, 24, 15, 14), (48, 1, 7, 7), bias=True, group=24, pads=[3, 3, 3, 3], strides=[2, 2], name="two_each"),
+    conv((1, 6, 9, 11), (18, 1, 5, 3), group=6, pads=[2, 1, 2, 1], dilations=[1, 2], name="three_each"),
+    conv((2, 5, 12), (20, 1, 4), bias=True, group=5, pads=[1, 2], name="four_each"),
+    conv((1, 16, 65, 84), (32, 1, 3, 3), bias=True, group=16, pads=[1, 1, 1, 1], name="two_each_large"),
 ]
 VALUES = [
     conv((2, 7, 9, 8), (7, 1, 3, 3), bias=True, group=7, pads=[1, 1, 1, 1], name="odd"),
-    conv((2, 4, 9, 8), (8, 1, 3, 3), bias=True, group=4, pads=[1, 1, 1, 1], name="two_each"),
+    conv((2, 7, 9, 8), (21, 1, 3, 3), bias=True, group=7, pads=[1, 1, 1, 1], name="three_each"),
 ]
 # By the kernel that does them, channels last, in halves.
 DEPTHWISE_LAST = {"DepthwiseTile": TILES, "DepthwisePacks": PACKS, "Depthwise": VALUES}

@@ -205,11 +205,11 @@ bool convolve_depthwise_channels_last(StreamRef stream, const ConvProblem& p, co
                                       const Epilogue& rest) {
   const Window& w = p.window;
   const auto size = int64_t(device::size_bytes(p.type));
-  if (p.layout != Layout::channels_last || p.in_channels != p.out_channels || p.type == Type::f64) return false;
+  if (p.layout != Layout::channels_last || p.type == Type::f64) return false;
   if (p.out_channels > INT32_MAX / 2 || w.in_count() == 0 || w.in_count() * p.out_channels > int64_t(UINT32_MAX) / size)
     return false;
   if (!are_packs(p, data, rest, 4)) return false;
-  if (!has_square_taps(w)) return convolve_depthwise_packs(stream, p, data, rest);
+  if (!has_square_taps(w) || p.in_channels != p.out_channels) return convolve_depthwise_packs(stream, p, data, rest);
   bool launched = false;
   dispatch(TypeList<float, Half, BFloat16>{}, p.type, [&]<class T>() {
     with_square_taps(

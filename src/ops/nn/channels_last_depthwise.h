@@ -12,7 +12,7 @@ namespace encore::ops {
 bool convolve_depthwise_channels_last(StreamRef stream, const ConvProblem& problem, const ConvData& data,
                                       const Epilogue& rest);
 
-// The same by one output a thread, for any window.
+// The same by one output a thread, for any window and any number of channels for each of x.
 bool convolve_depthwise_packs(StreamRef stream, const ConvProblem& problem, const ConvData& data, const Epilogue& rest);
 
 // Whether all of these can be moved in packs of so many bytes.

@@ -1,3 +1,4 @@
+#include <bit>
 #include <utility>
 
 #include "device/divide_small.h"
@@ -17,8 +18,8 @@ using device::SmallDivider;
 
 // A thread has a pack of channels, kBytes of them, of one output. It asks for kRows x kColumns taps at once, with what
 // they are multiplied by: also for those that the window lacks, which only then are left out. The weights are
-// [taps, channels].
-template <class T, int kRows, int kColumns, int kBytes>
+// [taps, channels]. With kMultiplies several channels in a row are of one of x.
+template <class T, int kRows, int kColumns, int kBytes, bool kMultiplies = false>
 struct DepthwisePacks {
   static constexpr int kPack = kBytes / int(sizeof(T)), kMaxThreads = 256;
   static constexpr bool kBeginsEarly = true;
@@ -33,7 +34,7 @@ struct DepthwisePacks {
   int channels;
   int64_t n, image_step, weight_bytes;
   uint32_t steps[kSpatial], tap_step;  // in bytes: of the window's places in x, and of its taps
-  SmallDivider by_packs, by_places[kSpatial];
+  SmallDivider by_packs, by_places[kSpatial], by_multiplier;
 
   DEVICE_FN void operator()(Block<NoShared>& b, const NoShared&) const {
     b.threads([&](int t, NoShared&) {
@@ -53,7 +54,12 @@ struct DepthwisePacks {
     const int line = turned ? at[2] : at[1], column = turned ? at[1] : at[2], channel = pack * kPack;
     const int front = at[0] * w.stride[0] - w.before[0];
     const int top = line * w.stride[1] - w.before[1], left = column * w.stride[2] - w.before[2];
-    const T* const from = x + image * image_step + channel;
+    const T* const from = x + image * image_step + (kMultiplies ? 0 : channel);
+    uint32_t sources[kPack] = {};  // in bytes
+    UNROLL for (int k = 0; kMultiplies && k < kPack; ++k) {
+      int ignored;
+      sources[k] = uint32_t(by_multiplier(channel + k, ignored)) * uint32_t(sizeof(T));
+    }
     const T* taps = weights + channel;
     const Words base = device::load_words<kPack>(bias ? bias + channel : taps);
     C sums[kPack];
@@ -70,7 +76,8 @@ struct DepthwisePacks {
           UNROLL for (int j = 0; j < kRows; ++j) UNROLL for (int k = 0; k < kColumns; ++k) {
             const int tap = clamped(r + j, w.kernel[1]) * w.kernel[2] + clamped(c + k, w.kernel[2]);
             factors[j][k] = settled_at(taps, uint32_t(tap) * tap_step);
-            values[j][k] = settled_at(from, above + lines.bytes[j] + columns.bytes[k]);
+            const uint32_t place = above + lines.bytes[j] + columns.bytes[k];
+            values[j][k] = kMultiplies ? settled_at(from, place, sources) : settled_at(from, place);
           }
           UNROLL for (int j = 0; j < kRows; ++j) UNROLL for (int k = 0; k < kColumns; ++k) {
             if (r + j < w.kernel[1] && c + k < w.kernel[2])
@@ -84,6 +91,14 @@ struct DepthwisePacks {
 
   DEVICE_FN static Words settled_at(const T* from, uint32_t bytes) {
     Words words = device::load_words<kPack>(reinterpret_cast<const T*>(reinterpret_cast<const char*>(from) + bytes));
+    UNROLL for (uint32_t& word : words.at) word = device::settled(word);
+    return words;
+  }
+  DEVICE_FN static Words settled_at(const T* from, uint32_t bytes, const uint32_t (&sources)[kPack]) {
+    Pack<T, kPack> values;
+    UNROLL for (int k = 0; k < kPack; ++k) values.at[k] =
+        *reinterpret_cast<const T*>(reinterpret_cast<const char*>(from) + (bytes + sources[k]));
+    auto words = std::bit_cast<Words>(values);
     UNROLL for (uint32_t& word : words.at) word = device::settled(word);
     return words;
   }
@@ -104,16 +119,16 @@ struct DepthwisePacks {
   }
 };
 
-template <class T, int kRows, int kColumns, int kBytes>
+template <class T, int kRows, int kColumns, int kBytes, bool kMultiplies = false>
 bool launch_packs(StreamRef stream, const ConvProblem& p, const ConvData& data, const Epilogue& rest) {
-  using Kernel = DepthwisePacks<T, kRows, kColumns, kBytes>;
+  using Kernel = DepthwisePacks<T, kRows, kColumns, kBytes, kMultiplies>;
   const int(&out)[kSpatial] = p.window.out;
   const int64_t packs = p.out_channels / Kernel::kPack, n = p.images * p.window.out_count() * packs;
   const int64_t pixel = p.out_channels * int64_t(sizeof(T)), weight_bytes = p.window.taps() * pixel;
   if (n > INT32_MAX || weight_bytes > UINT32_MAX) return false;
   Window w = p.window;
   uint32_t steps[kSpatial] = {};
-  for (int d = 0; d < kSpatial; ++d) steps[d] = uint32_t(w.in_step(d) * pixel);
+  for (int d = 0; d < kSpatial; ++d) steps[d] = uint32_t(w.in_step(d) * p.in_channels * int64_t(sizeof(T)));
   const bool turned = w.kernel[2] == 1;
   if (turned) {
     for (int* sizes : {w.in, w.kernel, w.stride, w.dilation, w.before}) std::swap(sizes[1], sizes[2]);
@@ -133,12 +148,13 @@ bool launch_packs(StreamRef stream, const ConvProblem& p, const ConvData& data, 
                                         rest.activation,
                                         int(p.out_channels),
                                         n,
-                                        w.in_count() * p.out_channels,
+                                        w.in_count() * p.in_channels,
                                         weight_bytes,
                                         {steps[0], steps[1], steps[2]},
                                         uint32_t(pixel),
                                         SmallDivider(int(packs)),
-                                        {SmallDivider(out[0]), SmallDivider(out[1]), SmallDivider(out[2])}});
+                                        {SmallDivider(out[0]), SmallDivider(out[1]), SmallDivider(out[2])},
+                                        SmallDivider(int(p.out_channels / p.in_channels))});
   return true;
 }
 
@@ -157,9 +173,10 @@ bool convolve_depthwise_packs(StreamRef stream, const ConvProblem& p, const Conv
   const bool one_row = p.window.kernel[1] == 1, one_column = p.window.kernel[2] == 1;
   bool launched = false;
   dispatch(TypeList<float, Half, BFloat16>{}, p.type, [&]<class T>() {
-    launched = one_row && one_column   ? launch_wide_packs<T, 1, 1>(stream, p, data, rest)
-               : one_row || one_column ? launch_wide_packs<T, 1, 9>(stream, p, data, rest)
-                                       : launch_wide_packs<T, 3, 3>(stream, p, data, rest);
+    launched = p.in_channels != p.out_channels ? launch_packs<T, 3, 3, 4, true>(stream, p, data, rest)
+               : one_row && one_column         ? launch_wide_packs<T, 1, 1>(stream, p, data, rest)
+               : one_row || one_column         ? launch_wide_packs<T, 1, 9>(stream, p, data, rest)
+                                               : launch_wide_packs<T, 3, 3>(stream, p, data, rest);
   });
   return launched;
 }
