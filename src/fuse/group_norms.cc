@@ -100,26 +100,4 @@ void end_group_norm(Match& match, int norm) {
   end_with(match, norm, std::move(made), std::move(*end));
 }
 
-// No path leaves both and comes back, for nobody else reads the sum.
-void join_group_norm_sum(Match& match, int norm) {
-  if (!match.is_there(norm) || match.node(norm).op_type() != "GroupNorm" ||
-      match.node(norm).domain() != ops::kMicrosoft)
-    return;
-  const Step& step = match.step(norm);
-  const int sum = match.maker(step.inputs[0], "Add");
-  if (sum < 0 || match.node(sum).since_version() < 7 || match.only_reader(step.inputs[0]) != norm) return;
-  const auto& dims = match.value(step.inputs[0]).dims;
-  if (!dims || dims->size() != 4 || std::ranges::count(*dims, -1) > 0) return;
-  const Dims of_images{dims->front(), 1, 1, dims->back()};
-  for (const size_t picture : {0, 1}) {
-    const int x = match.step(sum).inputs[picture], row = match.step(sum).inputs[1 - picture];
-    if (x == row || match.value(x).dims != dims || match.value(row).dims != of_images) continue;
-    std::vector<int> inputs{x, step.inputs[1], step.inputs[2], row};
-    Step made =
-        match.plan().step({ops::kMicrosoft, "SkipGroupNorm", 1, match.node(norm).attributes()},
-                          match.node(sum).name() + " and " + match.node(norm).name(), std::move(inputs), step.outputs);
-    return match.replace({sum, norm}, std::move(made));
-  }
-}
-
 }  // namespace encore::fuse

@@ -58,7 +58,6 @@ constexpr Pass kPasses[] = {
     {"quick_gelu", "a Gelu", join_quick_gelu, false},
     {"convolution_activations", "a convolution and its activation", end_convolution, false},
     {"group_norm_activations", "a norm of groups", end_group_norm, false},
-    {"group_norm_sums", "a norm of groups", join_group_norm_sum, false},
     {"bias_gelu", "a Gelu and its bias", join_bias_gelu, false},
     {"layer_scales", "a product and its scale", fold_layer_scale, false},
     {"products", "a product", join_product, false},

@@ -159,8 +159,6 @@ void share_masks(Match& match);
 void end_convolution(Match& match, int conv);
 // Norms of groups of channels, which are last, and the activation behind.
 void end_group_norm(Match& match, int norm);
-// The same of pictures to which something was added, one number for each channel of each, as U-Nets add the time.
-void join_group_norm_sum(Match& match, int norm);
 // The columns of a product, each multiplied by a constant: the product has that in its weights and its bias, if their
 // type holds it as well.
 void fold_layer_scale(Match& match, int product);

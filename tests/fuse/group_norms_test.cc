@@ -94,26 +94,5 @@ out y
   EXPECT_EQ(after("group_norm_activations", floats), text_of(plan_from(floats)));
 }
 
-TEST(GroupNorms, TakeWhatIsAddedToEachPicture) {
-  constexpr const char* kPass = "group_norm_sums";
-  constexpr const char* kSum = R"(in x: f16[n, 6, 6, 4]
-in row: f16[n, 1, 1, 4]
-const g: f16[4]
-const b: f16[4]
-s: f16[n, 6, 6, 4] = Add(x, row)  # "sum"
-y: f16[n, 6, 6, 4] = com.microsoft.GroupNorm(s, g, b) {ending = "Silu", epsilon = 0.25, groups = 2}  # "norm"
-out y
-)";
-  constexpr const char* kOne =
-      "SkipGroupNorm(x, g, b, row) {ending = \"Silu\", epsilon = 0.25, groups = 2}  # \"sum and norm\"";
-  EXPECT_NE(after(kPass, kSum).find(kOne), std::string::npos) << after(kPass, kSum);
-  EXPECT_NE(after(kPass, replaced(kSum, "Add(x, row)", "Add(row, x)")).find(kOne), std::string::npos);
-  expect_stays(kPass, kSum, "row: f16[n, 1, 1, 4]", "row: f16[1, 1, 1, 4]");
-  expect_stays(kPass, kSum, "row: f16[n, 1, 1, 4]", "row: f16[n, 6, 6, 4]");
-  expect_stays(kPass, kSum, "row: f16[n, 1, 1, 4]", "row: f16[n, 1, 1, 1]");
-  expect_stays(kPass, kSum, "out y", "out y\nout s");
-  expect_stays(kPass, kSum, "Add(x, row)", "Mul(x, row)");
-}
-
 }  // namespace
 }  // namespace encore::fuse::tests

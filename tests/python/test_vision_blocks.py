@@ -103,36 +103,6 @@ def test_norms_of_groups(encore, make_model, tmp_path, dtype, scaled):
     assert plan.count("com.microsoft.GroupNorm(") == 1 and "ending = " in plan and "Sigmoid" not in plan, plan
 
 
-@pytest.mark.parametrize("images", [1, 2, 3])
-@pytest.mark.parametrize("places", [6, 40])
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_what_is_added_ahead_of_norms_of_groups(encore, make_model, tmp_path, dtype, places, images):
-    """As U-Nets add the time to each picture."""
-
-    def build(net):
-        picture = ["n", CHANNELS, places, places]
-        x, time = net.input("x", picture), net.input("time", ["n", CHANNELS])
-        y = net.node("Add", [conv(net, x), net.node("Unsqueeze", [time, net.ints(2, 3)])])
-        y = net.node("Reshape", [y, net.ints(0, 4, -1)])
-        y = net.node("InstanceNormalization", [y, net.constant(np.ones(4)), net.constant(np.zeros(4))], epsilon=1e-3)
-        y = net.node("Reshape", [y, net.ints(0, CHANNELS, places, places)])
-        y = net.node("Mul", [y, net.constant(numbers((CHANNELS, 1, 1), 1))])
-        y = net.node("Add", [y, net.constant(numbers((CHANNELS, 1, 1), 2))])
-        net.output(conv(net, net.node("Mul", [y, net.node("Sigmoid", [y])])), picture)
-        return net
-
-    model, wide = (build(Network(d)).model(make_model) for d in (dtype, "float32"))
-    plan = plan_of(model, tmp_path)
-    assert plan.count("com.microsoft.SkipGroupNorm(") == 1 and " Add(" not in plan, plan
-    feeds = {"x": numbers((images, CHANNELS, places, places)), "time": numbers((images, CHANNELS), 3)}
-    for options in ({"auto_graph": 0}, {"auto_graph": 1}):
-        session = es.make_session(model, regions=1, use_tf32=0, **options)
-        es.assert_all_on_encore(session)
-        for _ in range(3):
-            got, wanted = session.run(None, feeds)[0], on_cpu(wide, rounded(feeds, dtype))[0]
-            np.testing.assert_allclose(got, wanted, rtol=0, atol=4 * TOLERANCE[dtype] * np.abs(wanted).max())
-
-
 def spelled(net, activation, x):
     number = lambda value: net.constant(np.array(value))
     if activation == "Silu":
