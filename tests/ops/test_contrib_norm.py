@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from encore_session import on_virtual_gpu, only_if
 from harness import Case, Const, check, floats, integers, kernels_of
 from refusal import declined, fails
 
@@ -72,6 +73,7 @@ def test_group_norm(shape, groups, silu, dtype):
     check(group_norm(shape, groups, silu, dtype))
 
 
+@only_if(on_virtual_gpu())  # which lists its kernels
 @pytest.mark.parametrize(
     "shape, groups, together",
     [((1, 8, 8, 64), 16, True), ((2, 8, 8, 320), 32, True), ((1, 210, 200, 16), 2, False), ((1, 3, 3, 20), 1, False)],

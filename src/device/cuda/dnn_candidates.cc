@@ -61,8 +61,12 @@ std::optional<std::string> execute(cudnnHandle_t handle, const ConvolutionPlan& 
 }
 
 bool adds_bias(const Convolution& p) {
-  const bool compiled = !p.transposed && (p.has_residual || p.curve == Convolution::Curve::relu);
-  return p.has_bias || compiled;
+  return p.has_bias || (!p.transposed && !p.has_residual && p.curve == Convolution::Curve::relu);
+}
+
+bool compiles(const Convolution& p) {
+  return p.curve > Convolution::Curve::relu ||
+         (!adds_bias(p) && (p.has_residual || p.curve == Convolution::Curve::relu));
 }
 
 std::vector<int64_t> ids_of(const Convolution& p, bool fused) {

@@ -38,9 +38,13 @@ struct ConvolutionPlan {
 std::optional<std::string> execute(cudnnHandle_t handle, const ConvolutionPlan& plan, std::vector<void*>& addresses,
                                    void* workspace);
 
-// Whether the plan for the convolution with what follows it adds a bias. cuDNN has compiled engines for what follows a
-// bias; without one it would compile each candidate, which takes it a third of a second and more.
+// Whether the plan for the convolution with what follows it adds a bias. cuDNN has compiled engines for a bias and a
+// Relu; without the bias it would compile each candidate, which takes it a third of a second and more, and gains
+// nothing.
 bool adds_bias(const Convolution& problem);
+// Whether it compiles each candidate of the same: there are no compiled engines for a residual without a bias, or for
+// other activations.
+bool compiles(const Convolution& problem);
 
 // Of the plan for the convolution with what follows it, or for it alone.
 std::vector<int64_t> ids_of(const Convolution& problem, bool fused);

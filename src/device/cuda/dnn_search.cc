@@ -36,6 +36,7 @@ struct Limits {
   int grouped = 8;
   int curved = 1;                // of those that end with a curve, for each of which cuDNN compiles a kernel
   int least = 8, slow_ms = 100;  // not more than so many if building them takes longer
+  int compiled = 5;              // the same of those that cuDNN compiles
   int patience = 6;              // candidates in a row that bring nothing
   int report = 0;
 
@@ -43,10 +44,11 @@ struct Limits {
     Limits limits;
     const char* const given = std::getenv("ENCORE_CONV_SEARCH");
     std::string_view rest(given ? given : "");
-    const std::pair<std::string_view, int*> known[] = {
-        {"threads", &limits.threads}, {"helpers", &limits.helpers},   {"candidates", &limits.candidates},
-        {"grouped", &limits.grouped}, {"curved", &limits.curved},     {"least", &limits.least},
-        {"slow_ms", &limits.slow_ms}, {"patience", &limits.patience}, {"report", &limits.report}};
+    const std::pair<std::string_view, int*> known[] = {{"threads", &limits.threads},       {"helpers", &limits.helpers},
+                                                       {"candidates", &limits.candidates}, {"grouped", &limits.grouped},
+                                                       {"curved", &limits.curved},         {"least", &limits.least},
+                                                       {"compiled", &limits.compiled},     {"slow_ms", &limits.slow_ms},
+                                                       {"patience", &limits.patience},     {"report", &limits.report}};
     while (!rest.empty()) {
       const std::string_view pair = rest.substr(0, rest.find(','));
       rest.remove_prefix(std::min(pair.size() + 1, rest.size()));
@@ -260,7 +262,8 @@ class Search {
   int64_t take(Job& job, int64_t count) {
     const std::lock_guard lock(mutex_);
     if (job.next == 0) job.begin = Clock::now();
-    const bool slow = job.next >= limits_.least && seconds_since(job.begin) * 1e3 > limits_.slow_ms;
+    const int least = job.fused && compiles(*job.problem) ? limits_.compiled : limits_.least;
+    const bool slow = job.next >= least && seconds_since(job.begin) * 1e3 > limits_.slow_ms;
     if (job.next >= count || (slow && !job.built.empty()) || job.barren >= limits_.patience || hopeless(job) || error_)
       job.closed = true;
     return job.closed ? -1 : job.next++;

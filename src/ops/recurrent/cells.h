@@ -19,14 +19,14 @@ struct Place {
 };
 
 // Where their inputs and outputs lie, in elements.
-struct Sequences {
+struct SequencePlaces {
   int64_t steps, batch, hidden;
   bool backward;
   const int32_t* lengths;
   int64_t x_time, x_sequence, x_direction;  // distances
   int64_t y_time, y_sequence, y_direction, end_sequence, end_direction;
 
-  explicit Sequences(const Recurrence& r)
+  explicit SequencePlaces(const Recurrence& r)
       : steps(r.steps),
         batch(r.batch),
         hidden(r.hidden),

@@ -96,7 +96,7 @@ DEVICE_FN int layer_of(int part) { return (part + 1) / 2; }
 
 // What all variants of the kernel know.
 struct PersistentRecurrence {
-  Sequences sequences;
+  SequencePlaces sequences;
   Layout layout;
   int layers, units, hidden, batch;
   int blocks;  // of a direction
@@ -445,7 +445,7 @@ void run_persistent(Context& context, std::span<const Recurrence> layers, const 
   const auto bytes = size_t(StepValues::bytes_of(values));
   const Context::Cleared slots = context.cleared_scratch(bytes);
   if (!slots.is_cleared) device::fill(context.stream(), slots.at, 0, bytes);
-  PersistentRecurrence p{.sequences = Sequences(r),
+  PersistentRecurrence p{.sequences = SequencePlaces(r),
                          .layout = layout_of(device, r, count),
                          .layers = count,
                          .units = int(units_of(device, r)),

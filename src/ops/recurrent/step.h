@@ -17,7 +17,7 @@ using device::Divider;
 
 // What the kernels see of a recurrence.
 template <class T>
-struct RecurrenceView : Sequences {
+struct RecurrenceView : SequencePlaces {
   using C = Compute<T>;
   int gates;
   C clip;
@@ -27,7 +27,7 @@ struct RecurrenceView : Sequences {
   C* c;
 
   explicit RecurrenceView(const Recurrence& r)
-      : Sequences(r),
+      : SequencePlaces(r),
         gates(gates_of(r.cell)),
         clip(C(r.clip)),
         x(static_cast<const T*>(r.x_gates)),
