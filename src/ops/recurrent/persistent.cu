@@ -156,15 +156,15 @@ struct PersistentView {
   }
 };
 
-// A group of kLanes threads makes a part of the products of one unit's gates, with kSequences sequences. Others
-// threads, or these, then make the cells.
+// A group of kLanes threads makes a part of the products of one unit's gates, with kSequences sequences. Then threads
+// make a cell each.
 template <class CellOf, int kSequences, int kLanes>
 struct PersistentSteps {
   static constexpr int kMaxThreads = kMostThreads, kGates = CellOf::kGates;
   static constexpr int kPairs = kSequences == 1 ? 2 : 8;  // of states that a thread asks for at once
   static constexpr int kKept = kSequences == 1 ? 4 : 0;   // packs of each row that a thread has in registers
   struct Shared {
-    bool any;  // all is in the launch's memory
+    bool any;  // what is shared lies in the launch's memory
   };
   struct Weights {
     Pack<float, 4> of[kKept > 0 ? kKept : 1][kGates];
