@@ -9,7 +9,7 @@
 // A slot is written again two steps later: so a block gets in each step at least one value of every block that gets one
 // of its own. Slots are zeros when the kernel is launched.
 #pragma once
-#include <cstddef>
+#include <bit>
 #include <cstdint>
 
 #include "device/launch.h"
@@ -37,18 +37,11 @@ class StepValues {
 
  private:
   static DEVICE_FN uint64_t packed(float value, int64_t step) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return uint64_t(tag(step)) << 32 | bits;
+    return uint64_t(tag(step)) << 32 | std::bit_cast<uint32_t>(value);
   }
   static DEVICE_FN uint32_t tag(int64_t step) { return uint32_t(step) + 2; }  // zero: nothing was put
   static DEVICE_FN bool is_of(int64_t step, uint64_t slot) { return uint32_t(slot >> 32) == tag(step); }
-  static DEVICE_FN float value_of(uint64_t slot) {
-    const auto bits = uint32_t(slot);
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-  }
+  static DEVICE_FN float value_of(uint64_t slot) { return std::bit_cast<float>(uint32_t(slot)); }
   DEVICE_FN uint64_t* slots_of(int64_t step) const { return slots_ + (step & 1) * count_; }
 
   uint64_t* slots_;

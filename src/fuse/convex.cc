@@ -107,6 +107,20 @@ std::vector<int> running_order(const Makers& makers) {
   return order;
 }
 
+bool waits_for(const Makers& makers, int node, int other) {
+  std::vector<bool> seen(makers.size());
+  std::vector<int> open{node};
+  while (!open.empty()) {
+    const int n = open.back();
+    open.pop_back();
+    if (n == other) return true;
+    if (seen[size_t(n)]) continue;
+    seen[size_t(n)] = true;
+    open.insert(open.end(), makers[size_t(n)].begin(), makers[size_t(n)].end());
+  }
+  return false;
+}
+
 std::vector<std::vector<int>> convex_sets(const Makers& makers, const std::vector<bool>& fits, When when,
                                           const Cuts& cuts) {
   Search search(makers, fits, cuts);

@@ -15,6 +15,9 @@ using Cuts = std::set<std::pair<int, int>>;
 // An order in which the nodes can run; the one they have, if they can.
 std::vector<int> running_order(const Makers& makers);
 
+// Whether the node waits for the other one, or is it.
+bool waits_for(const Makers& makers, int node, int other);
+
 enum class When {
   early,  // what fits, as far as values go between
   late,   // besides, what only a later set reads goes there

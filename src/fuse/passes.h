@@ -64,9 +64,6 @@ const std::vector<int>& ended_outputs(const Match& match, int step, const Ending
 // Puts `made`, which makes that, in the place of the step. What only moved its elements does so afterwards.
 void end_with(Match& match, int step, Step made, Ending end);
 
-// Whether the step waits for the other one, or is it.
-bool waits_for(const Makers& makers, int step, int other);
-
 // ---- the passes. None joins steps which a path leaves and comes back to.
 
 // Attention as exporters spell it out: a product of queries and keys, a scale, a mask, a softmax, perhaps zeros for

@@ -22,20 +22,6 @@ bool are_alike(const Match& match, const Step& a, const Step& b) {
 
 }  // namespace
 
-bool waits_for(const Makers& makers, int step, int other) {
-  std::vector<bool> seen(makers.size());
-  std::vector<int> open{step};
-  while (!open.empty()) {
-    const int s = open.back();
-    open.pop_back();
-    if (s == other) return true;
-    if (seen[size_t(s)]) continue;
-    seen[size_t(s)] = true;
-    open.insert(open.end(), makers[size_t(s)].begin(), makers[size_t(s)].end());
-  }
-  return false;
-}
-
 // No path leaves both and comes back, for neither waits for the other.
 void join_rotation_pair(Match& match, int first) {
   if (!is_single(match.step(first))) return;

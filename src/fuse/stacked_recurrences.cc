@@ -11,13 +11,16 @@ namespace {
 
 constexpr size_t kLengths = 4, kOutputs = 3;
 
-int64_t layers_of(const Step& step) { return step.make ? step.node->get_int(ops::kLayers, 0) : 1; }
+// Of what the pass has made; one of all else.
+int64_t layers_of(const Step& step) {
+  return step.make && step.node->domain() == kFusions ? step.node->get_int(ops::kLayers, 1) : 1;
+}
 
 // One layer, or some that are one step already, in one direction and of sequences that are all as long.
 bool is_stack(const Match& match, int s) {
   if (s < 0 || !match.step(s).node) return false;
   const Step& step = match.step(s);
-  const bool is_made = step.make && step.node->domain() == kFusions && step.node->get_int(ops::kLayers, 0) > 1;
+  const bool is_made = layers_of(step) > 1;
   const auto is = [&](const char* op) { return is_made ? step.node->op_type() == op : match.is(s, op); };
   return std::ranges::any_of(std::array{"LSTM", "GRU", "RNN"}, is) &&
          (step.inputs.size() <= kLengths || step.inputs[kLengths] < 0) &&

@@ -42,14 +42,14 @@ struct SequencePlaces {
     end_sequence = r.batch_first ? y_row : r.hidden;
   }
 
+  DEVICE_FN bool is_turned(int direction) const { return backward || direction == 1; }
   DEVICE_FN Place place(int direction, int64_t sequence, int64_t unit, int64_t step) const {
     const int64_t length = lengths ? lengths[sequence] : steps;
-    const bool turned = backward || direction == 1;
     return {direction,
             sequence,
             unit,
             (direction * batch + sequence) * hidden + unit,
-            turned ? length - 1 - step : step,
+            is_turned(direction) ? length - 1 - step : step,
             step < length,
             step == length - 1};
   }

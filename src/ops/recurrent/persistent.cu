@@ -5,6 +5,7 @@
 #include "ops/recurrent/persistent.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "device/copy_async.h"
 #include "device/device.h"
@@ -38,9 +39,9 @@ struct Values {
   DEVICE_FN float value_of(uint32_t bits) const {
     const auto half = uint16_t(bits);
     switch (type) {
-      case Type::f16: return float(as<device::Half>(half));
-      case Type::bf16: return float(as<device::BFloat16>(half));
-      default: return as<float>(bits);
+      case Type::f16: return float(std::bit_cast<device::Half>(half));
+      case Type::bf16: return float(std::bit_cast<device::BFloat16>(half));
+      default: return std::bit_cast<float>(bits);
     }
   }
   DEVICE_FN float operator[](int64_t i) const { return value_of(bits(i)); }
@@ -57,15 +58,6 @@ struct Values {
       case Type::bf16: return float(device::BFloat16(value));
       default: return value;
     }
-  }
-
- private:
-  template <class T, class Bits>
-  static DEVICE_FN T as(Bits bits) {
-    static_assert(sizeof(T) == sizeof(Bits));
-    T value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
   }
 };
 
@@ -208,7 +200,7 @@ struct PersistentSteps {
 
   DEVICE_FN void operator()(device::Block<Shared>& b, const Shared& shared, Owns& own, int64_t step) const {
     const int way = direction(b);
-    const bool turned = p.sequences.backward || way == 1;
+    const bool turned = p.sequences.is_turned(way);
     device::PerThread<Inputs, kMaxThreads> inputs;
     b.threads([&](int t, Shared& s) {
       const PersistentCell<kGates>& cell = own[t].cell;

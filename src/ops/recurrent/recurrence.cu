@@ -83,7 +83,7 @@ void run_recurrence(Context& context, std::span<const Recurrence> layers) {
   if (r.states() == 0) return;
   if (r.y && (r.lengths || r.longest < r.steps))  // past their ends sequences are zero
     device::fill(context.stream(), r.y, 0, size_t(r.steps * r.states()) * device::size_bytes(r.type));
-  const bool persists = may_persist(r.device, layers);
+  const bool persists = may_persist(context.stream().device(), layers);
   if (!persists) begin(context, r);
   if (r.longest == 0) return;
   multiply_inputs(context, r);

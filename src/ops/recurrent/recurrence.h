@@ -15,7 +15,6 @@ constexpr int gates_of(Cell cell) { return cell == Cell::rnn ? 1 : cell == Cell:
 // One run of one node. Addresses are of device memory; what is absent is null.
 struct Recurrence {
   Cell cell;
-  int device;
   Type type;
   int64_t steps, batch, input, hidden;
   int directions = 1;

@@ -116,7 +116,6 @@ class Recurrent : public Op {
     Recurrence r = of_;
     require(x.shape.rank() == 3, "X has shape ", x.shape.str(), "; it needs three dimensions");
     require(weights.shape.rank() == 3, "R has shape ", weights.shape.str(), "; it needs three dimensions");
-    r.device = context.stream().device();
     r.type = x.type;
     r.steps = x.shape[r.batch_first ? 1 : 0];
     r.batch = x.shape[r.batch_first ? 0 : 1];
@@ -151,7 +150,7 @@ class Recurrent : public Op {
   }
 
   void run(Context& context, const Recurrence& r) const {
-    if (library_does(r)) return run_library(context, r);
+    if (library_does(context.stream().device(), r)) return run_library(context, r);
     run_recurrence(context, {&r, 1});
   }
 
@@ -169,7 +168,7 @@ class Recurrent : public Op {
  private:
   // Of a few sequences it may have one kernel for all steps; else few are done sooner by one kernel of our own, or by
   // one a step, than by its several.
-  bool library_does(const Recurrence& r) const {
+  bool library_does(int device, const Recurrence& r) const {
     constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
     for (const void* address : {r.x, r.initial_h, r.initial_c, static_cast<const void*>(r.y),
                                 static_cast<const void*>(r.y_h), static_cast<const void*>(r.y_c)})
@@ -177,7 +176,7 @@ class Recurrent : public Op {
     if (!layer_ || packed_parts_ != wanted_parts_ || r.hidden != hidden_ || r.steps <= 0 || r.batch_first ||
         r.steps > kMost || checked_product(r.batch, r.hidden) > kMost)
       return false;
-    return layer_->is_resident(r.batch) || !(is_few(r.batch) || may_persist(r.device, {&r, 1}));
+    return layer_->is_resident(r.batch) || !(is_few(r.batch) || may_persist(device, {&r, 1}));
   }
 
   void run_library(Context& context, const Recurrence& r) const {
@@ -269,6 +268,7 @@ class StackedRecurrence : public Op {
   size_t cleared_bytes() const override { return size_t(most_persistent_bytes(one_, int(layers_.size()))); }
 
   void run(Context& context) const override {
+    const int device = context.stream().device();
     std::vector<Recurrence> bound;
     Tensor x = context.input(0);
     for (size_t l = 0; l < layers_.size(); ++l) {
@@ -282,7 +282,7 @@ class StackedRecurrence : public Op {
     if (context.wants_output(0)) bound.back().y = context.output(0, bound.back().y_shape()).data;
     for (size_t first = 0; first < bound.size();) {
       size_t count = bound.size() - first;
-      while (count > 1 && !may_persist(bound[0].device, std::span(bound).subspan(first, count))) --count;
+      while (count > 1 && !may_persist(device, std::span(bound).subspan(first, count))) --count;
       const size_t next = first + count;
       if (next < bound.size()) bound[next].x = bound[next - 1].y = context.scratch(x.bytes());
       if (count == 1)
