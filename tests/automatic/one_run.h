@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "../device/on_device.h"
+#include "device/launch.h"
 #include "memory/arena.h"
 #include "ops/op.h"
 
@@ -12,6 +13,12 @@ using device::DeviceArray;
 using ops::Shape;
 using ops::Tensor;
 using ops::Type;
+
+struct AddOne {
+  const float* x;
+  float* y;
+  DEVICE_FN void operator()(int64_t i) const { y[i] = x[i] + 1; }
+};
 
 // With an input and an output.
 class OneRun : public ops::Context {
