@@ -23,7 +23,9 @@ def functions():
 
 
 def source(type_name):
+    """Each function of a type, a choice by a condition, and what is made of the other kind of numbers."""
     calls = "".join(f"  v = call<ScalarFunction::{name}, {type_name}>(1u, 2u, v, x, v);\n" for name in functions())
+    other = "float" if type_name.startswith("int") else "int64_t"
     return f"""#include "ops/elementwise/compiled_program.h"
 namespace encore::compiled {{
 using Arguments = ops::JoiningProgramArguments;
@@ -31,9 +33,12 @@ DEVICE_FN void body(const Arguments& at, int64_t index, auto wait) {{
   constexpr int kPack = 4;
   int i;
   const int rest = at.sizes[0](int(index), i);
-  const Values<kPack> x = pack<{type_name}, kPack>(at.inputs[0], rolled(i, rest, 3));
-  Values<kPack> v = each<bool, kPack>(at.joined.find(0, 0, 16, int(index), 0), 0);
+  const auto x = pack<{type_name}, kPack>(at.inputs[0], rolled(i, rest, 3));
+  const auto condition = each<bool, kPack>(at.joined.find(0, 0, 16, int(index), 0), 0);
+  auto v = call<ScalarFunction::select, {type_name}>(0u, 0u, condition, x, x);
 {calls}  store<{type_name}>(at.outputs[0], index * kPack, v);
+  store<{other}>(at.outputs[1], index * kPack, call<ScalarFunction::cast, {other}>(0u, 0u, v, v, v));
+  store<bool>(at.outputs[2], index * kPack, call<ScalarFunction::below, bool>(0u, 0u, v, x, x));
 }}
 }}
 extern "C" __global__ void entry(const __grid_constant__ encore::compiled::Arguments arguments, long long) {{
@@ -56,7 +61,7 @@ def strings(values):
     return (ctypes.c_char_p * len(values))(*(str(value).encode() for value in values))
 
 
-@pytest.mark.parametrize("type_name", ["float", "Half", "BFloat16", "bool"])
+@pytest.mark.parametrize("type_name", ["float", "Half", "BFloat16", "bool", "int32_t", "int64_t"])
 @pytest.mark.parametrize("architecture", [80, 90, 120])
 def test_programs_compile(type_name, architecture):
     library, program, files = nvrtc(), ctypes.c_void_p(), headers()
