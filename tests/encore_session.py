@@ -47,7 +47,9 @@ def only_if(applies):
 
 needs_graphs = only_if(HAS_GRAPHS)  # it asks plugins to capture
 # Before, the last tensor of a session that is gone is freed through the provider that went with it.
-needs_late_free = only_if(ORT_VERSION >= (1, 28))
+FREES_LATE = ORT_VERSION >= (1, 28)
+needs_late_free = only_if(FREES_LATE)
+OUTLIVING = []
 
 
 def registered():
@@ -163,6 +165,13 @@ def make_session(model, session_options=None, config=None, device=0, **options):
     # onnxruntime's Python makes a session on the CPU alone if the provider refuses: green, with nothing run.
     assert EP_NAME in session.get_providers(), f"the session is on {session.get_providers()} alone"
     session.disable_fallback()
+    return session
+
+
+def outliving(session):
+    """The session, which goes after the test's values where it has to."""
+    if not FREES_LATE:
+        OUTLIVING.append(session)
     return session
 
 

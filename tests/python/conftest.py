@@ -13,6 +13,13 @@ def encore():
     return encore_session.registered()
 
 
+@pytest.fixture(autouse=True)
+def let_go():
+    """Of sessions that had to outlive a test's values."""
+    yield
+    encore_session.OUTLIVING.clear()
+
+
 @pytest.fixture(scope="session")
 def make_model():
     """make_model(nodes, inputs, outputs, ...): a model; its ends are {name: (shape, type)} or {name: shape}."""

@@ -54,7 +54,7 @@ def on_host(array):
 
 
 def function(model, **options):
-    return graphed(make_session(model, **options))
+    return graphed(encore_session.outliving(make_session(model, **options)))
 
 
 def as_array(value):

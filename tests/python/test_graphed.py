@@ -165,7 +165,7 @@ def test_device_tensors_are_not_copied(encore, make_model):
         done = encore_session.trace(run.session, lambda: run(x))
         assert not [step for step in done if step["what"] == "copy" and step["name"].startswith("host")]
     x = encore_session.on_device(X[0])
-    y = graphed(make_session(identity(make_model, TensorProto.FLOAT)))(Tensor(x))
+    y = function(identity(make_model, TensorProto.FLOAT))(Tensor(x))
     equal(y.numpy(), X[0])
 
 

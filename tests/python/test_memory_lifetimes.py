@@ -11,6 +11,7 @@ import onnxruntime as ort
 import pytest
 from encore_session import (
     EAGER,
+    FREES_LATE,
     HAS_GRAPHS,
     ORT_VERSION,
     in_new_process,
@@ -184,7 +185,7 @@ def test_an_output_allocated_while_capturing_lives_as_long_as_its_value(encore, 
 
     rest = fill()
     close(y.numpy(), expected(some(16, 2)))
-    if ORT_VERSION >= (1, 28):  # see needs_late_free
+    if FREES_LATE:
         del session, binding
         gc.collect()
     rest += fill()
