@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "ops/choice.h"
+#include "ops/decode/decode_chain.h"
 #include "ops/elementwise/gate.h"
 #include "ops/keep_list.h"
 #include "ops/registry.h"
@@ -34,7 +35,10 @@ std::optional<std::vector<int32_t>> order_by_groups(const Tensor& groups, const 
 
 }  // namespace
 
-MatMulNBits::MatMulNBits(const NodeInfo& node) : tf32_(node.settings.use_tf32), gated_(node.get_int(kGated, 0) != 0) {
+MatMulNBits::MatMulNBits(const NodeInfo& node)
+    : tf32_(node.settings.use_tf32),
+      gated_(node.get_int(kGated, 0) != 0),
+      persistent_(node.settings.persistent_decode) {
   const auto wanted = [&](const char* attribute) {
     const auto value = node.find_int(attribute);
     require(value.has_value(), "the attribute ", attribute, " is missing");
@@ -128,19 +132,44 @@ void MatMulNBits::run(Context& context) const {
     order_columns(context.stream(), a.data, ordered, product.count, weights.depth, kept_order_);
     product.a = ordered;
   }
+  if (!kept_order_ && put_off(persistent_ ? context.decode_chain() : nullptr, nullptr, product, weights)) return;
   multiply(context, product, weights, woven_);
 }
 
 bool MatMulNBits::run_normed(Context& context, RowNorm norm, const Tensor& x) const {
   const BlockCodes weights = weights_of(context);
-  if (kept_order_ || norm.width != weights.depth || !fits_normed(context.stream().device(), norm.rows, weights, woven_))
+  DecodeChain* const chain = persistent_ ? context.decode_chain() : nullptr;
+  if (kept_order_ || norm.width != weights.depth || !fits_normed(device_of(context, chain), norm.rows, weights, woven_))
     return false;
   const Tensor y = context.output(0, x.shape.with(x.shape.rank() - 1, columns()));
   const BlockProduct product{
       .type = x.type, .y = y.data, .bias = bias_of(context), .count = norm.rows, .gated = gated_};
   if (context.wants_output(1)) norm.sum = context.output(1, x.shape).data;
+  if (put_off(chain, &norm, product, weights)) return true;
   multiply_normed(context.stream(), norm, product, weights, woven_);
   return true;
+}
+
+bool MatMulNBits::put_off(DecodeChain* chain, const RowNorm* norm, const BlockProduct& p,
+                          const BlockCodes& weights) const {
+  if (!chain || p.count != 1) return false;
+  ProductLink link{.type = p.type,
+                   .x = norm ? norm->x : p.a,
+                   .depth = weights.depth,
+                   .columns = weights.rows,
+                   .codes = weights,
+                   .woven = woven_,
+                   .bias = p.bias,
+                   .gated = p.gated,
+                   .y = p.y};
+  if (!norm)
+    return chain->add(link, [p, weights, woven = woven_](StreamRef stream) {
+      if (!multiply_nbits_gemv(stream, p, weights, woven)) fail(Code::internal, "one row's product does not fit");
+    });
+  link.gamma = norm->gamma.data, link.skip = norm->skip, link.sum = norm->sum, link.epsilon = float(norm->epsilon);
+  return chain->add(link, [norm = *norm, p, weights, woven = woven_](StreamRef stream) {
+    multiply_normed(stream, norm, p, weights, woven);
+  });
 }
 
 std::vector<OpRow> matmul_nbits_rows() {

@@ -22,12 +22,14 @@ class MatMulNBits final : public NormableProduct {
   // Of a run, as it is given them.
   BlockCodes weights_of(Context& context) const;
   const void* bias_of(Context& context) const;
+  // As a part of a token's chain. False if it is none.
+  bool put_off(DecodeChain* chain, const RowNorm* norm, const BlockProduct& product, const BlockCodes& weights) const;
 
   BlockCodes weights_;
   WovenCodes woven_;
   std::vector<int32_t> order_;  // in which woven codes stand along the depth; none if that is their own
   const int32_t* kept_order_ = nullptr;
-  bool may_weave_, tf32_, gated_;
+  bool may_weave_, tf32_, gated_, persistent_;
 };
 
 }  // namespace encore::ops

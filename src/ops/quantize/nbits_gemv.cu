@@ -5,71 +5,45 @@
 // block multiplies by waits in shared memory.
 #include <algorithm>
 #include <optional>
-#include <utility>
 
-#include "device/mma_fragments.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/silu_gate.h"
 #include "ops/quantize/gemv_rows.h"
-#include "ops/quantize/weave.h"
+#include "ops/quantize/woven_units.h"
 
 namespace encore::ops {
 namespace {
 
 using device::Block;
-using device::FragmentA;
-using device::FragmentC;
-using device::Granule;
-using device::Pack;
 using device::PerThread;
 using device::Warp;
 
 constexpr int kRows = 8, kMostRows = 16, kMostWarps = 16;
-constexpr int kPitch = 20;  // floats; so that lanes write to banks of their own
 
 // For so many rows, or kMostRows, which Rows brings. kZeros: there are zero points.
 template <class T, int kBits, int kMost, bool kZeros, class Rows>
 struct NBitsGemv {
   using Form = Weave<kBits>;
-  static constexpr int kMaxThreads = 32 * kMostWarps, kTiles = (kMost + kRows - 1) / kRows;
-  static constexpr int kNext = kMost == 1 ? 2 : 1;  // value of a FragmentC: one row has those of even columns alone
-  static constexpr bool kBeginsEarly = true;        // with the weights, which are woven of constants
-  // Units that a lane has under way, as many as registers have room for.
-  static constexpr int kHeld = 4 - (kTiles == 2) - (kBits == 2 ? 1 + kZeros : 0);
-  static constexpr int kGroups = Form::kGroups, kTaken = Form::kPart / 2;
-  // Groups that are multiplied in turns, so that none waits for its own sums.
-  static constexpr int kTurns = kBits == 2 ? 1 : kZeros || kTiles > 1 ? 2 : kGroups;
+  using Weights = WovenUnits<T, kBits, kMost, kZeros>;
+  using Unit = typename Weights::Unit;
+  using Sums = typename Weights::Sums;
+  static constexpr int kMaxThreads = 32 * kMostWarps, kHeld = Weights::kHeld;
+  static constexpr bool kBeginsEarly = true;  // with the weights, which are woven of constants
   struct Shared {
     float squares[Rows::kMostFree];
   };
-  struct Unit {
-    Granule codes[2];          // of the rows g and g + 8
-    uint32_t scales[kGroups];  // of both rows; or the first is for all
-    uint32_t zeros[kGroups / 2];
-  };
   struct Held {
     Unit at[kHeld];
-  };
-  struct Turns {
-    Numbers<T, kBits> numbers[kTurns][2];
-    uint32_t right[kTurns][kTiles][kTaken];
-    FragmentC sums[kTurns][kTiles];
-  };
-  struct Sums {
-    FragmentC at[kTiles];
   };
 
   Rows rows;
   T* y;
   const T* bias;
-  const uint8_t* codes;
-  const uint16_t* scales;
-  const uint8_t* zeros;
-  int count, depth, columns, units, pitch;  // pitch: of a's rows in shared memory
-  int tiles, of_block, of_warp;             // in all, of a block, and units of a warp
+  Weights weights;
+  int depth, columns, units;
+  int tiles, of_block, of_warp;  // in all, of a block, and units of a warp
   device::SmallDivider by_count, by_units, by_warps;
-  bool shared;  // a unit has but one scale
-  bool gated;   // as in BlockProduct: a tile has columns of both
+  bool gated;  // as in BlockProduct: a tile has columns of both
 
   DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
     const int first_tile = int(b.index()) * of_block, left = tiles - first_tile;
@@ -77,11 +51,11 @@ struct NBitsGemv {
     PerThread<Held, kMaxThreads> held;
     PerThread<float, kMaxThreads> addend;
     rows.template keep<kMost == 1>(
-        b, RowsExtent{count, depth, pitch, units * Form::kUnit},
+        b, RowsExtent{weights.count, depth, weights.pitch, units * Form::kUnit},
         [&](int t) {
           const int from = t / 32 * of_warp;
           UNROLL for (int h = 0; h < kHeld; ++h) {
-            if (h < of_warp && from + h < own_units) load(held[t].at[h], t % 32, base + from + h);
+            if (h < of_warp && from + h < own_units) weights.load(held[t].at[h], t % 32, base + from + h);
           }
           addend[t] = addend_of(place_of(t, first_tile).column);
         },
@@ -97,13 +71,13 @@ struct NBitsGemv {
           const int at = first + h;
           if (at >= to) break;
           const auto used = [&](int lane) -> Unit& { return held[warp.index() * 32 + lane].at[h]; };
-          UNROLL for (int v = 0; v < kGroups; v += kTurns) multiply(warp, sums, used, v, rows_in(b, s), unit);
+          weights.multiply(warp, sums, used, rows_in(b, s), unit);
           ++unit;
           const bool more = at + kHeld < to, ends = unit == units || at + 1 == to;
           warp.lanes([&](int lane) {
-            if (more) load(used(lane), lane, base + at + kHeld);
+            if (more) weights.load(used(lane), lane, base + at + kHeld);
             if (!ends) return;
-            show(part_in(b, s, tile, own), sums[lane], lane);
+            weights.show(part_in(b, s, tile, own), sums[lane], lane);
             sums[lane] = Sums{};
           });
           if (ends) ++tile, unit = 0;
@@ -111,7 +85,7 @@ struct NBitsGemv {
       }
     });
     b.threads([&](int t, Shared& s) {
-      const int made = (own_tiles * count) << log2_made();
+      const int made = (own_tiles * weights.count) << log2_made();
       NO_UNROLL for (int i = t; i < made; i += b.size()) {
         const Place place = place_of(i, first_tile);
         store(b, s, place, first_tile, i == t ? addend[t] : addend_of(place.column));
@@ -155,11 +129,11 @@ struct NBitsGemv {
     constexpr int kAtOnce = 8;
     int rest;
     const int first = by_warps(tile * units, rest), last = by_warps((tile + 1) * units - 1, rest);
-    const float* from = part_in(b, s, tile, first) + row * kPitch + in_tile;
+    const float* from = part_in(b, s, tile, first) + row * kTilePitch + in_tile;
     float sum = 0;
-    NO_UNROLL for (int w = first; w <= last; w += kAtOnce, from += kAtOnce * count * kPitch) {
+    NO_UNROLL for (int w = first; w <= last; w += kAtOnce, from += kAtOnce * weights.count * kTilePitch) {
       float some[kAtOnce];
-      UNROLL for (int n = 0; n < kAtOnce; ++n) some[n] = w + n <= last ? from[n * count * kPitch] : 0;
+      UNROLL for (int n = 0; n < kAtOnce; ++n) some[n] = w + n <= last ? from[n * weights.count * kTilePitch] : 0;
       sum += ((some[0] + some[1]) + (some[2] + some[3])) + ((some[4] + some[5]) + (some[6] + some[7]));
     }
     return sum;
@@ -167,108 +141,10 @@ struct NBitsGemv {
 
   // Of a tile, what a warp has of it: where one of both ends the other goes on, so this numbers them.
   DEVICE_FN float* part_in(const Block<Shared>& b, Shared& s, int tile, int warp) const {
-    return b.template dynamic<float>(s) + (tile + warp) * count * kPitch;
+    return b.template dynamic<float>(s) + (tile + warp) * weights.count * kTilePitch;
   }
   DEVICE_FN T* rows_in(const Block<Shared>& b, Shared& s) const {
     return reinterpret_cast<T*>(part_in(b, s, of_block, b.size() / 32));
-  }
-
-  DEVICE_FN void load(Unit& into, int lane, int at) const {
-    const auto* const from = reinterpret_cast<const Granule*>(codes + lane * 16) + size_t(at) * (Form::kBytes / 16);
-    into.codes[0] = from[0], into.codes[1] = from[32];
-    const size_t share = size_t(at) * 8 + unsigned(lane) / 4;  // of both rows at once
-    if (shared) {
-      into.scales[0] = reinterpret_cast<const uint32_t*>(scales)[share];
-      if (kZeros) into.zeros[0] = reinterpret_cast<const uint16_t*>(zeros)[share];
-      return;
-    }
-    const auto own = reinterpret_cast<const Pack<uint32_t, kGroups>*>(scales)[share];
-    UNROLL for (int v = 0; v < kGroups; ++v) into.scales[v] = own.at[v];
-    if (!kZeros) return;
-    const auto own_zeros = reinterpret_cast<const Pack<uint32_t, kGroups / 2>*>(zeros)[share];
-    UNROLL for (int i = 0; i < kGroups / 2; ++i) into.zeros[i] = own_zeros.at[i];
-  }
-
-  // The zero point of a group, once for each half of a word; r: of the rows g, or g + 8.
-  DEVICE_FN uint32_t zeros_of(const Unit& unit, int v, int r) const {
-    if (!kZeros) return (1u << (kBits - 1)) * 0x10001u;
-    return device::byte_pair(shared ? +unit.zeros[0] : +unit.zeros[v / 2], r + (shared ? 0 : v % 2 * 2));
-  }
-
-  // The groups from v on, kTurns of them.
-  template <class Used>
-  DEVICE_FN void multiply(const Warp& warp, PerThread<Sums, 32>& sums, Used used, int v, const T* rows,
-                          int unit) const {
-    PerThread<Turns, 32> turns;
-    warp.lanes([&](int lane) {
-      UNROLL for (int tile = 0; tile < kTiles; ++tile) {
-        const int wanted = tile * kRows + lane / 4;
-        const int row = wanted < count ? wanted : count - 1;  // lanes beyond the last row do as the last one does
-        const T* const from = rows + row * pitch + unit * Form::kUnit + v * Form::kGroup + lane % 4 * Form::kPart;
-        UNROLL for (int n = 0; n < kTurns; ++n) {
-          UNROLL for (int i = 0; i < kTaken; i += 4) {
-            const Granule four = *reinterpret_cast<const Granule*>(from + n * Form::kGroup + 2 * i);
-            UNROLL for (int j = 0; j < 4; ++j) turns[lane].right[n][tile][i + j] = four.at[j];
-          }
-          turns[lane].sums[n][tile] = FragmentC{};
-        }
-      }
-      UNROLL for (int n = 0; n < kTurns; ++n) {
-        UNROLL for (int r = 0; r < 2; ++r) turns[lane].numbers[n][r] =
-            Numbers<T, kBits>(zeros_of(used(lane), v + n, r));
-      }
-    });
-    multiply(warp, turns, used, v, std::make_integer_sequence<int, kTaken / 2>{});
-    warp.lanes([&](int lane) {
-      UNROLL for (int n = 0; n < kTurns; ++n) {
-        const Unit& unit = used(lane);
-        const uint32_t scales = shared ? +unit.scales[0] : +unit.scales[v + n];
-        const float low = float(std::bit_cast<T>(uint16_t(scales)));
-        const float high = float(std::bit_cast<T>(uint16_t(scales >> 16)));
-        UNROLL for (int tile = 0; tile < kTiles; ++tile) {
-          UNROLL for (int i = 0; i < 4; i += kNext) sums[lane].at[tile].at[i] +=
-              (i < 2 ? low : high) * turns[lane].sums[n][tile].at[i];
-        }
-      }
-    });
-  }
-  template <class Used, int... kTwo>
-  DEVICE_FN void multiply(const Warp& warp, PerThread<Turns, 32>& turns, Used used, int v,
-                          std::integer_sequence<int, kTwo...>) const {
-    (multiply<2 * kTwo>(warp, turns, used, v), ...);
-  }
-  template <int kI, class Used>
-  DEVICE_FN void multiply(const Warp& warp, PerThread<Turns, 32>& turns, Used used, int v) const {
-    UNROLL for (int n = 0; n < kTurns; ++n) {
-      PerThread<FragmentA, 32> left;
-      UNROLL for (int tile = 0; tile < kTiles; ++tile)
-          warp.template mma<T>([&](int lane) -> FragmentC& { return turns[lane].sums[n][tile]; },
-                               [&](int lane) {
-                                 if (tile == 0) left[lane] = fragment_a<kI>(turns[lane].numbers[n], used(lane), v + n);
-                                 return left[lane];
-                               },
-                               [&](int lane) {
-                                 const auto& right = turns[lane].right[n][tile];
-                                 return device::FragmentB{{right[kI], right[kI + 1]}};
-                               });
-    }
-  }
-  template <int kI>
-  DEVICE_FN static FragmentA fragment_a(const Numbers<T, kBits> (&by)[2], const Unit& unit, int v) {
-    constexpr int kPair = kI % Form::kPairs;
-    const int word = v * Form::kWords + kI / Form::kPairs;
-    const uint32_t low = unit.codes[0].at[word], high = unit.codes[1].at[word];
-    return {{by[0].template pair<kPair>(low), by[1].template pair<kPair>(high),  //
-             by[0].template pair<kPair + 1>(low), by[1].template pair<kPair + 1>(high)}};
-  }
-
-  DEVICE_FN void show(float* to, const Sums& sums, int lane) const {
-    UNROLL for (int tile = 0; tile < kTiles; ++tile) {
-      UNROLL for (int i = 0; i < 4; i += kNext) {
-        const int row = tile * kRows + device::c_column(lane, i);
-        if (row < count) to[row * kPitch + device::c_row(lane, i)] = sums.at[tile].at[i];
-      }
-    }
   }
 };
 
@@ -291,7 +167,7 @@ std::optional<GemvSpread> spread_of(int device, int64_t count, const BlockCodes&
   GemvSpread s{.tiles = tiles, .of_block = ceil(tiles, device::multiprocessors(device)), .pitch = pitch};
   for (;; s.of_block = ceil(s.of_block, 2)) {
     s.warps = std::clamp<int64_t>((std::max(s.of_block * units, least_warps) + 3) / 4 * 4, 4, kMostWarps);
-    s.bytes = count * ((s.of_block + s.warps) * kPitch * 4 + pitch * 2);
+    s.bytes = count * ((s.of_block + s.warps) * kTilePitch * 4 + pitch * 2);
     if (s.bytes + kOthers <= device::shared_bytes(device)) break;
     if (s.of_block == 1) return {};
   }
@@ -312,10 +188,19 @@ void launch(StreamRef stream, const Rows& rows, const BlockProduct& p, const Blo
   using Form = Weave<kBits>;
   device::block_kernel<typename Kernel::Shared>(
       stream, {spread.blocks, int(32 * spread.warps), spread.bytes},
-      Kernel{rows, static_cast<T*>(p.y), static_cast<const T*>(p.bias), woven.codes, woven.scales, woven.zeros,
-             int(p.count), int(w.depth), int(w.rows), int(Form::units(w)), int(spread.pitch), int(spread.tiles),
-             int(spread.of_block), int(spread.of_warp), device::SmallDivider(int(p.count)),
-             device::SmallDivider(int(Form::units(w))), device::SmallDivider(int(spread.of_warp)), Form::shares(w) == 1,
+      Kernel{rows,
+             static_cast<T*>(p.y),
+             static_cast<const T*>(p.bias),
+             {woven.codes, woven.scales, woven.zeros, int(p.count), int(spread.pitch), Form::shares(w) == 1},
+             int(w.depth),
+             int(w.rows),
+             int(Form::units(w)),
+             int(spread.tiles),
+             int(spread.of_block),
+             int(spread.of_warp),
+             device::SmallDivider(int(p.count)),
+             device::SmallDivider(int(Form::units(w))),
+             device::SmallDivider(int(spread.of_warp)),
              p.gated});
 }
 

@@ -220,7 +220,7 @@ struct AddPacks {
 
 // What a kernel is told of an extension; the cache may be another one's memory.
 template <class T, bool kWeighs>
-AddRows<T, kWeighs> rows_to_add(Context& context, const CacheExtension& e, const NewRows& added, void* keys,
+AddRows<T, kWeighs> rows_to_add(device::FaultRef fault, const CacheExtension& e, const NewRows& added, void* keys,
                                 void* values) {
   constexpr int kPack = device::pack_size<T>();
   const auto aligned = [](auto... addresses) {
@@ -261,7 +261,7 @@ AddRows<T, kWeighs> rows_to_add(Context& context, const CacheExtension& e, const
           bool(e.codes[0]),
           int(e.cos ? e.rotated_from : 0),
           layout,
-          context.fault()};
+          fault};
 }
 
 }  // namespace encore::ops

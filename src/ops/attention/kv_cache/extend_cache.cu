@@ -147,7 +147,7 @@ void copy_past(Context& context, const CacheExtension& e, const NewRows& added, 
 
 template <class T, bool kWeighs>
 void add_rows(Context& context, const CacheExtension& e, const NewRows& added, void* keys, void* values) {
-  const auto add = rows_to_add<T, kWeighs>(context, e, added, keys, values);
+  const auto add = rows_to_add<T, kWeighs>(context.fault(), e, added, keys, values);
   const int64_t heads = add.by_heads.divisor(), packs = add.by_packs.divisor();
   const int64_t tokens = checked_product(e.batch, e.rows), all_heads = checked_product(tokens, heads);
   if constexpr (kWeighs) {

@@ -1,0 +1,217 @@
+#include "ops/decode/persistent_decode.h"
+
+#include <algorithm>
+#include <bit>
+#include <initializer_list>
+#include <tuple>
+
+#include "device/device.h"
+#include "device/memory.h"
+#include "ops/decode/persistent_decode_kernel.h"
+#include "ops/dispatch.h"
+
+namespace encore::ops {
+namespace {
+
+constexpr int64_t kColumns = 16, kUnit = 128;
+constexpr int64_t kMostDepth = 32768, kMostTiles = 256;  // of a row, and of a block
+
+bool are_aligned(uintptr_t bytes, std::initializer_list<const void*> addresses) {
+  return std::ranges::all_of(addresses, [&](const void* at) { return reinterpret_cast<uintptr_t>(at) % bytes == 0; });
+}
+
+bool is_half(Type type) { return type == Type::f16 || type == Type::bf16; }
+
+bool suits(int device, const ProductLink& p) {
+  const int64_t tiles = p.columns / kColumns;
+  if (!is_half(p.type) || p.columns % kColumns != 0 || p.depth % 8 != 0 || p.depth > kMostDepth || p.depth == 0 ||
+      tiles == 0 || tiles > kMostTiles * device::multiprocessors(device))
+    return false;
+  constexpr int64_t kMostNormed = 8192;
+  if (p.gamma && p.depth > kMostNormed) return false;
+  if (!are_aligned(16, {p.x, p.weights, p.gamma, p.skip, p.sum}) || !are_aligned(16, {p.y})) return false;
+  if (p.weights) return p.depth % kUnit == 0;
+  return p.codes.bits == 4 && p.woven.codes && p.woven.scales && (!p.codes.zeros || p.woven.zeros) &&
+         p.codes.rows == p.columns && Weave<4>::units(p.codes) * Weave<4>::kUnit <= kMostDepth;
+}
+
+// decode_step() has looked at the rest.
+bool suits(const AttendLink& link) {
+  const auto& [e, a, fault] = link;
+  return is_half(a.type) && e.batch == 1 && !a.mask.data && a.head_size == a.value_size && a.head_size % 8 == 0 &&
+         a.y.head == a.head_size && e.past_keys == e.keys && e.past_values == e.values && are_aligned(4, {a.y.data});
+}
+
+int parts_log2(int device, const Attend& a) {
+  using Kernel = PersistentDecode<Half, PlainColumns<Half>, 2>;
+  const int most = std::min(device::multiprocessors(device) / int(a.kv_heads), Kernel::kMostParts);
+  return most > 0 ? std::bit_width(unsigned(most)) - 1 : -1;
+}
+
+// What the kernel is compiled for.
+struct Variant {
+  Type type;
+  bool woven, zeros;
+  bool operator==(const Variant&) const = default;
+};
+Variant variant_of(const ProductLink& p) { return {p.type, !p.weights, p.woven.zeros != nullptr}; }
+
+// Where queries, keys and values are in what the product made.
+int64_t values_between(const void* from, const void* to) {
+  return (static_cast<const char*>(to) - static_cast<const char*>(from)) / int64_t(sizeof(Half));
+}
+
+// How much shared memory a block has for what.
+struct Layout {
+  int64_t residual, sums, end;
+};
+
+template <class Kernel>
+Layout layout_of(std::span<const PersistentLink> links, int64_t blocks) {
+  int64_t row = 0, residual = 0, sums = 0;
+  for (const PersistentLink& each : links) {
+    if (const auto* const p = std::get_if<ProductLink>(&each.link)) {
+      const int64_t units = p->weights ? p->depth / kUnit : Weave<4>::units(p->codes);
+      const int64_t tiles = (p->columns / kColumns + blocks - 1) / blocks;
+      row = std::max(row, units * kUnit);
+      if (p->gamma) residual = std::max(residual, p->depth);
+      sums = std::max(sums, (tiles + Kernel::kWarps) * kTilePitch * int64_t(sizeof(float)));
+    } else {
+      const Attend& a = std::get<AttendLink>(each.link).attend;
+      row = std::max(row, (a.heads / a.kv_heads + 2) * a.head_size);
+      sums = std::max(sums, Kernel::Share::kAccBytes);
+    }
+  }
+  const auto bytes = [](int64_t halves) { return (halves * int64_t(sizeof(Half)) + 15) / 16 * 16; };
+  return {bytes(row), bytes(row) + bytes(residual), bytes(row) + bytes(residual) + sums};
+}
+
+template <class T>
+PersistentProduct<T> product_of(const PersistentLink& link, int64_t blocks) {
+  const ProductLink& p = std::get<ProductLink>(link.link);
+  const auto values = [](const void* at) { return static_cast<const T*>(at); };
+  const int64_t tiles = p.columns / kColumns;
+  return {.weights = p.weights ? p.weights : p.woven.codes,
+          .scales = p.woven.scales,
+          .zeros = p.woven.zeros,
+          .bias = values(p.bias),
+          .gamma = values(p.gamma),
+          .x = link.x_from_memory ? values(p.x) : nullptr,
+          .skip = link.skip_from_memory ? values(p.skip) : nullptr,
+          .sum = link.sum_to_memory ? static_cast<T*>(p.sum) : nullptr,
+          .y = link.y_to_memory ? static_cast<T*>(p.y) : nullptr,
+          .depth = int(p.depth),
+          .columns = int(p.columns),
+          .units = int(p.weights ? p.depth / kUnit : Weave<4>::units(p.codes)),
+          .tiles = int(tiles / blocks),
+          .more = int(tiles % blocks),
+          .per_value = 1 / float(p.depth),
+          .epsilon = p.epsilon,
+          .takes_skip = !link.skip_from_memory,
+          .keeps_sum = p.sum != nullptr,
+          .one_scale = !p.weights && Weave<4>::shares(p.codes) == 1,
+          .gated = p.gated};
+}
+
+template <class T>
+PersistentAttend<T> attend_of(const PersistentLink& link) {
+  const auto& [e, a, fault] = std::get<AttendLink>(link.link);
+  return {.keys = static_cast<T*>(e.keys),
+          .values = static_cast<T*>(e.values),
+          .y = link.y_to_memory ? static_cast<T*>(const_cast<void*>(a.y.data)) : nullptr,
+          .cos = static_cast<const T*>(e.cos),
+          .sin = static_cast<const T*>(e.sin),
+          .sinks = static_cast<const T*>(a.sinks),
+          .position_ids = e.position_ids,
+          .last_keys = e.last_keys,
+          .fault_node = fault.node};
+}
+
+template <class T, class Weights, int kChunks>
+void launch(Context& context, std::span<const PersistentLink> links, const AttendLink& first) {
+  using Kernel = PersistentDecode<T, Weights, kChunks>;
+  const auto& [extension, attend, fault] = first;
+  const int device = context.stream().device(), blocks = device::multiprocessors(device);
+  const int log2 = parts_log2(device, attend);
+  const auto share = share_decode_step<typename Kernel::Share>(fault, extension, attend, 1 << log2);
+  if (!share) fail(Code::internal, "a decode step whose rows are no packs was put off");
+  PersistentSteps<T> steps{};
+  int64_t most = 0;  // values that a step makes
+  const auto add_step = [&](DecodeStage stage, int number, int64_t values) {
+    steps.stage[steps.count] = stage;
+    steps.number[steps.count++] = uint8_t(number);
+    most = std::max(most, values);
+  };
+  int products = 0, attends = 0;
+  for (const PersistentLink& link : links) {
+    if (const auto* const p = std::get_if<ProductLink>(&link.link)) {
+      steps.products[products] = product_of<T>(link, blocks);
+      add_step(DecodeStage::product, products++, p->columns / 2);
+      continue;
+    }
+    steps.attends[attends] = attend_of<T>(link);
+    add_step(DecodeStage::attend, attends, (attend.heads << log2) * (attend.value_size + 2));
+    add_step(DecodeStage::combine, attends++, attend.heads * attend.value_size / 2);
+  }
+  const int64_t presence = (most + 1) / 2 * 2, values = presence + (blocks + 1) / 2 * 2;
+  const auto bytes = size_t(device::StepValues::bytes_of(values));
+  void* const slots = context.scratch(bytes);
+  device::fill(context.stream(), slots, 0, bytes);
+  const Layout layout = layout_of<Kernel>(links, blocks);
+  device::persistent_kernel<typename Kernel::Shared>(context.stream(),
+                                                     {blocks, Kernel::kThreads, steps.count, layout.end},
+                                                     Kernel{.made = {slots, values},
+                                                            .presence = int(presence),
+                                                            .blocks = blocks,
+                                                            .residual_at = int(layout.residual),
+                                                            .sums_at = int(layout.sums),
+                                                            .parts_log2 = log2,
+                                                            .kv_heads = int(attend.kv_heads),
+                                                            .rows = int(attend.heads / attend.kv_heads),
+                                                            .k_at = int(values_between(extension.q, extension.k)),
+                                                            .v_at = int(values_between(extension.q, extension.v)),
+                                                            .share = *share,
+                                                            .steps = steps});
+  context.give_back(slots);
+}
+
+template <class T, class Weights>
+void launch(Context& context, std::span<const PersistentLink> links) {
+  const auto attend =
+      std::ranges::find_if(links, [](const auto& each) { return std::holds_alternative<AttendLink>(each.link); });
+  const AttendLink& first = std::get<AttendLink>(attend->link);
+  first.attend.head_size <= 64 ? launch<T, Weights, 2>(context, links, first)
+                               : launch<T, Weights, 4>(context, links, first);
+}
+
+}  // namespace
+
+bool suits_persistent_decode(int device, const DecodeLink& link) {
+  if (const auto* const product = std::get_if<ProductLink>(&link)) return suits(device, *product);
+  const AttendLink& attend = std::get<AttendLink>(link);
+  return suits(attend) && parts_log2(device, attend.attend) >= 0;
+}
+
+bool is_one_persistent_decode(const DecodeLink& link, const DecodeLink& other) {
+  if (const auto* const product = std::get_if<ProductLink>(&link))
+    return variant_of(*product) == variant_of(std::get<ProductLink>(other));
+  const auto alike = [](const AttendLink& of) {
+    const auto& [e, a, fault] = of;
+    return std::tuple(a.type, a.heads, a.kv_heads, a.keys, a.head_size, a.scale, a.softcap, a.visible.before,
+                      a.visible.after, a.visible.from_end, a.visible.beyond_last, e.capacity, e.beyond_last,
+                      e.positions, e.rotated, e.rotated_from, e.interleaved, values_between(e.q, e.k),
+                      values_between(e.q, e.v), e.cos == nullptr, e.position_ids == nullptr, a.sinks == nullptr);
+  };
+  return alike(std::get<AttendLink>(link)) == alike(std::get<AttendLink>(other));
+}
+
+void run_persistent_decode(Context& context, std::span<const PersistentLink> links) {
+  const ProductLink& first = std::get<ProductLink>(links.front().link);
+  dispatch(TypeList<Half, BFloat16>{}, first.type, [&]<class T> {
+    if (first.weights) return launch<T, PlainColumns<T>>(context, links);
+    first.woven.zeros ? launch<T, WovenColumns<T, true>>(context, links)
+                      : launch<T, WovenColumns<T, false>>(context, links);
+  });
+}
+
+}  // namespace encore::ops
