@@ -14,7 +14,8 @@ namespace encore::ops {
 namespace {
 
 constexpr int64_t kColumns = 16, kUnit = 128;
-constexpr int64_t kMostDepth = 32768, kMostTiles = 256;  // of a row, and of a block
+// Of a row, and of a block: with these, rings, residual and sums take less than kSharedBytes.
+constexpr int64_t kMostDepth = 24576, kMostTiles = 256, kSharedBytes = 220 * 1024;
 
 bool are_aligned(uintptr_t bytes, std::initializer_list<const void*> addresses) {
   return std::ranges::all_of(addresses, [&](const void* at) { return reinterpret_cast<uintptr_t>(at) % bytes == 0; });
@@ -24,11 +25,11 @@ bool is_half(Type type) { return type == Type::f16 || type == Type::bf16; }
 
 bool suits(int device, const ProductLink& p) {
   const int64_t tiles = p.columns / kColumns;
+  if (device::shared_bytes(device) < kSharedBytes) return false;
   if (!is_half(p.type) || p.columns % kColumns != 0 || p.depth % 8 != 0 || p.depth > kMostDepth || p.depth == 0 ||
       tiles == 0 || tiles > kMostTiles * device::multiprocessors(device))
     return false;
-  constexpr int64_t kMostNormed = 8192;
-  if (p.gamma && p.depth > kMostNormed) return false;
+  if (p.gamma && p.depth > kMostNormedDepth) return false;
   if (!are_aligned(16, {p.x, p.weights, p.gamma, p.skip, p.sum}) || !are_aligned(16, {p.y})) return false;
   if (p.weights) return p.depth % kUnit == 0;
   return p.codes.bits == 4 && p.woven.codes && p.woven.scales && (!p.codes.zeros || p.woven.zeros) &&
@@ -56,34 +57,37 @@ struct Variant {
 };
 Variant variant_of(const ProductLink& p) { return {p.type, !p.weights, p.woven.zeros != nullptr}; }
 
+int64_t units_of(const ProductLink& p) { return p.weights ? p.depth / kUnit : Weave<4>::units(p.codes); }
+
 // Where queries, keys and values are in what the product made.
 int64_t values_between(const void* from, const void* to) {
   return (static_cast<const char*>(to) - static_cast<const char*>(from)) / int64_t(sizeof(Half));
 }
 
-// How much shared memory a block has for what.
+// Where in a block's shared memory is what. Products and attention share what lies behind the residual.
 struct Layout {
-  int64_t residual, sums, end;
+  int64_t row, sums, acc, end;
 };
 
 template <class Kernel>
 Layout layout_of(std::span<const PersistentLink> links, int64_t blocks) {
-  int64_t row = 0, residual = 0, sums = 0;
+  int64_t row = 0, residual = 0, tiles = 0, fresh = 0;
   for (const PersistentLink& each : links) {
     if (const auto* const p = std::get_if<ProductLink>(&each.link)) {
-      const int64_t units = p->weights ? p->depth / kUnit : Weave<4>::units(p->codes);
-      const int64_t tiles = (p->columns / kColumns + blocks - 1) / blocks;
-      row = std::max(row, units * kUnit);
+      row = std::max(row, units_of(*p) * kUnit);
       if (p->gamma) residual = std::max(residual, p->depth);
-      sums = std::max(sums, (tiles + Kernel::kWarps) * kTilePitch * int64_t(sizeof(float)));
+      tiles = std::max(tiles, (p->columns / kColumns + blocks - 1) / blocks);
     } else {
       const Attend& a = std::get<AttendLink>(each.link).attend;
-      row = std::max(row, (a.heads / a.kv_heads + 2) * a.head_size);
-      sums = std::max(sums, Kernel::Share::kAccBytes);
+      fresh = (a.heads / a.kv_heads + 2) * a.head_size;
     }
   }
-  const auto bytes = [](int64_t halves) { return (halves * int64_t(sizeof(Half)) + 15) / 16 * 16; };
-  return {bytes(row), bytes(row) + bytes(residual), bytes(row) + bytes(residual) + sums};
+  const auto behind = [](int64_t at, int64_t halves) { return at + (halves * int64_t(sizeof(Half)) + 15) / 16 * 16; };
+  Layout layout{.row = behind(Kernel::kRingBytes, residual)};
+  layout.sums = behind(layout.row, row), layout.acc = behind(layout.row, fresh);
+  layout.end = std::max(layout.sums + (tiles + Kernel::kWarps) * kTilePitch * int64_t(sizeof(float)),
+                        layout.acc + Kernel::Share::kAccBytes);
+  return layout;
 }
 
 template <class T>
@@ -102,7 +106,7 @@ PersistentProduct<T> product_of(const PersistentLink& link, int64_t blocks) {
           .y = link.y_to_memory ? static_cast<T*>(p.y) : nullptr,
           .depth = int(p.depth),
           .columns = int(p.columns),
-          .units = int(p.weights ? p.depth / kUnit : Weave<4>::units(p.codes)),
+          .units = int(units_of(p)),
           .tiles = int(tiles / blocks),
           .more = int(tiles % blocks),
           .per_value = 1 / float(p.depth),
@@ -114,17 +118,12 @@ PersistentProduct<T> product_of(const PersistentLink& link, int64_t blocks) {
 }
 
 template <class T>
-PersistentAttend<T> attend_of(const PersistentLink& link) {
-  const auto& [e, a, fault] = std::get<AttendLink>(link.link);
-  return {.keys = static_cast<T*>(e.keys),
-          .values = static_cast<T*>(e.values),
-          .y = link.y_to_memory ? static_cast<T*>(const_cast<void*>(a.y.data)) : nullptr,
-          .cos = static_cast<const T*>(e.cos),
-          .sin = static_cast<const T*>(e.sin),
-          .sinks = static_cast<const T*>(a.sinks),
-          .position_ids = e.position_ids,
-          .last_keys = e.last_keys,
-          .fault_node = fault.node};
+PersistentAttend<T> attend_of(const PersistentLink& link, const AttendLink& first) {
+  const AttendLink& own = std::get<AttendLink>(link.link);
+  return {.keys = values_between(first.cache.keys, own.cache.keys),
+          .values = values_between(first.cache.values, own.cache.values),
+          .y = link.y_to_memory ? static_cast<T*>(const_cast<void*>(own.attend.y.data)) : nullptr,
+          .sinks = static_cast<const T*>(own.attend.sinks)};
 }
 
 template <class T, class Weights, int kChunks>
@@ -149,10 +148,11 @@ void launch(Context& context, std::span<const PersistentLink> links, const Atten
       add_step(DecodeStage::product, products++, p->columns / 2);
       continue;
     }
-    steps.attends[attends] = attend_of<T>(link);
+    steps.attends[attends] = attend_of<T>(link, first);
     add_step(DecodeStage::attend, attends, (attend.heads << log2) * (attend.value_size + 2));
     add_step(DecodeStage::combine, attends++, attend.heads * attend.value_size / 2);
   }
+  steps.products_count = products;
   const int64_t presence = (most + 1) / 2 * 2, values = presence + (blocks + 1) / 2 * 2;
   const auto bytes = size_t(device::StepValues::bytes_of(values));
   void* const slots = context.scratch(bytes);
@@ -163,8 +163,9 @@ void launch(Context& context, std::span<const PersistentLink> links, const Atten
                                                      Kernel{.made = {slots, values},
                                                             .presence = int(presence),
                                                             .blocks = blocks,
-                                                            .residual_at = int(layout.residual),
+                                                            .row_at = int(layout.row),
                                                             .sums_at = int(layout.sums),
+                                                            .acc_at = int(layout.acc),
                                                             .parts_log2 = log2,
                                                             .kv_heads = int(attend.kv_heads),
                                                             .rows = int(attend.heads / attend.kv_heads),
@@ -200,7 +201,7 @@ bool is_one_persistent_decode(const DecodeLink& link, const DecodeLink& other) {
     return std::tuple(a.type, a.heads, a.kv_heads, a.keys, a.head_size, a.scale, a.softcap, a.visible.before,
                       a.visible.after, a.visible.from_end, a.visible.beyond_last, e.capacity, e.beyond_last,
                       e.positions, e.rotated, e.rotated_from, e.interleaved, values_between(e.q, e.k),
-                      values_between(e.q, e.v), e.cos == nullptr, e.position_ids == nullptr, a.sinks == nullptr);
+                      values_between(e.q, e.v), e.cos, e.sin, e.position_ids, e.last_keys, a.sinks == nullptr);
   };
   return alike(std::get<AttendLink>(link)) == alike(std::get<AttendLink>(other));
 }

@@ -3,8 +3,8 @@
 // and makes its part of the next; in each it tells all others that it was there, so that two steps' values are kept.
 //
 // A block has whole tiles of a product's columns. Their units, along the depth, stand in a row, of which each warp has
-// a part. As soon as a warp has multiplied its last one it asks for its first of the next product: these are on their
-// way while blocks tell one another what they made.
+// a part. A warp asks for units in their order, as many ahead as its ring has slots, whichever product they are of:
+// weights are on their way while blocks tell one another what they made, and while they attend.
 #pragma once
 #include <bit>
 #include <cmath>
@@ -32,11 +32,29 @@ struct PersistentProduct {
 
 template <class T>
 struct PersistentAttend {
-  T *keys, *values, *y;  // y may be null
-  const T *cos, *sin, *sinks;
-  const int64_t* position_ids;
-  const int32_t* last_keys;
-  int fault_node;
+  int64_t keys, values;  // where the cache is, as seen from the first attend's
+  T* y;                  // or null
+  const T* sinks;
+};
+
+// Each layer has a cache of its own. The new row is in shared memory: queries, the key and its values.
+template <class T>
+struct LayerRows : DecodeRows<T> {
+  using Base = DecodeRows<T>;
+  struct Tile : Base::Tile {
+    int64_t keys, values;
+    const T* fresh;
+  };
+  DEVICE_FN const T* key_row(const Tile& tile, typename Base::Walk walk, int key, int in_tile, bool there) const {
+    return Base::key_row(tile, walk, key, in_tile, there) + tile.keys;
+  }
+  DEVICE_FN const T* value_row(const Tile& tile, typename Base::Walk walk, int key, int in_tile, bool there) const {
+    return Base::value_row(tile, walk, key, in_tile, there) + tile.values;
+  }
+  DEVICE_FN static const T* new_head(const AddPacks<T>& add, const Tile& tile, int row, int /*number*/) {
+    return tile.fresh + row * add.add.layout.size;
+  }
+  DEVICE_FN static int64_t moved(const Tile& tile, bool value) { return value ? tile.values : tile.keys; }
 };
 
 enum class DecodeStage : uint8_t { product, attend, combine };
@@ -44,7 +62,7 @@ enum class DecodeStage : uint8_t { product, attend, combine };
 template <class T>
 struct PersistentSteps {
   static constexpr int kMost = int(kMostDecodeProducts + 2 * kMostDecodeAttends);
-  int count = 0;
+  int count = 0, products_count = 0;
   DecodeStage stage[kMost];
   uint8_t number[kMost];  // of the product or the attend
   PersistentProduct<T> products[kMostDecodeProducts];
@@ -53,15 +71,15 @@ struct PersistentSteps {
 
 template <class T, class Weights, int kChunks>
 struct PersistentDecode {
-  static constexpr int kWarps = 16, kThreads = 32 * kWarps, kMaxThreads = kThreads;
-  static constexpr int kQuad = 4, kQuads = 4;  // values of a row that a thread gets at once
-  static constexpr int kMostNormed = kThreads * kQuad * kQuads;
+  static constexpr int kWarps = kChunks == 2 ? 16 : 12;  // as registers allow
+  static constexpr int kThreads = 32 * kWarps, kMaxThreads = kThreads;
+  // Values of a row that a thread gets at once: all of a row that is normed.
+  static constexpr int kQuad = 4, kQuads = (int(kMostNormedDepth) + kThreads * kQuad - 1) / (kThreads * kQuad);
   static constexpr int kPairsOfWarp = 2, kMostParts = 32 / kPairsOfWarp;  // as attention is put together
   using Product = PersistentProduct<T>;
   using Attend = PersistentAttend<T>;
-  using Share = DecodeShare<T, kChunks, kWarps - kChunks / 2>;
+  using Share = DecodeShare<T, kChunks, kWarps - kChunks / 2, LayerRows<T>>;
   using Tile = typename Share::Tile;
-  using Unit = typename Weights::Unit;
   using Sums = typename Weights::Sums;
   using Quad = device::Pack<T, kQuad>;
   using Pair = device::Pack<float, 2>;
@@ -69,26 +87,29 @@ struct PersistentDecode {
   using Block = device::Block<S>;
   template <class V, int kMost>
   using PerThread = device::PerThread<V, kMost>;
-  static constexpr int kHeld = Weights::kHeld, kColumns = Weights::kColumns;
+  static constexpr int kRing = Weights::kRing * 16 / kWarps, kColumns = Weights::kColumns;
+  static constexpr int64_t kRingBytes = int64_t(kWarps) * kRing * Weights::kSlot;
   struct Shared : Share::Shared {
     float squares[kWarps];
   };
+  // Where a warp's next unit is, and the slots of that and of the one to be multiplied next.
   struct Own {
-    Unit held[kHeld];  // of the next product
+    int product, left, tile, unit;
+    int ask_slot, use_slot;
   };
 
   device::StepValues made;
   int presence, blocks;            // where blocks say that they were there
-  int residual_at, sums_at;        // bytes in shared memory
+  int row_at, sums_at, acc_at;     // bytes in shared memory
   int parts_log2, kv_heads, rows;  // of attention; rows: heads that share one of keys
   int k_at, v_at;                  // keys and values in what the product before made, behind queries
   Share share;                     // of the first attend
   PersistentSteps<T> steps;
 
   DEVICE_FN void begin(Block<Shared>& b, const Shared&, PerThread<Own, kThreads>& own) const {
-    b.threads([&](int t, Shared&) {
-      own[t] = Own{};
-      ask(own[t], steps.products[0], int(b.index()), t);
+    b.threads([&](int t, Shared& s) {
+      own[t] = {-1, 0, 0, 0, 0, 0};
+      for (int i = 0; i < kRing; ++i) ask(b, s, own[t], t);
     });
   }
   DEVICE_FN void operator()(Block<Shared>& b, const Shared&, PerThread<Own, kThreads>& own, int64_t at) const {
@@ -96,19 +117,13 @@ struct PersistentDecode {
     switch (steps.stage[step]) {
       case DecodeStage::product: return multiply(b, own, step);
       case DecodeStage::attend: return attend(b, step);
-      case DecodeStage::combine: return combine(b, own, step);
+      case DecodeStage::combine: return combine(b, step);
     }
   }
 
  private:
   // ---- products
 
-  struct Cursor {
-    int tile, unit;
-    DEVICE_FN void advance(int units) {
-      if (++unit == units) unit = 0, ++tile;
-    }
-  };
   // Of a block, and of each of its warps.
   struct Extent {
     int first_tile, tiles, units, of_warp;
@@ -122,32 +137,37 @@ struct PersistentDecode {
     own.of_warp = (own.units + kWarps - 1) / kWarps;
     return own;
   }
-  DEVICE_FN static Cursor cursor_at(const Product& p, int first_tile, int unit) {
-    const int tile = unsigned(unit) / unsigned(p.units);
-    return {first_tile + tile, unit - tile * p.units};
-  }
-
-  // The warp's first units.
-  DEVICE_FN static void ask(Own& own, const Product& p, int block, int t) {
-    const Extent extent = extent_of(p, block);
-    const int from = t / 32 * extent.of_warp, end = extent.end(from);
-    const Weights weights = Weights::of(p);
-    Cursor next = cursor_at(p, extent.first_tile, from);
-    UNROLL for (int h = 0; h < kHeld; ++h) {
-      if (from + h < end) weights.load(own.held[h], t % 32, next.tile, next.unit, p.units);
-      next.advance(p.units);
+  // The next unit of all, which is a group of copies; an empty one behind the last unit.
+  DEVICE_FN void ask(const Block<Shared>& b, Shared& s, Own& own, int t) const {
+    while (own.left == 0 && own.product + 1 < steps.products_count) {
+      const Product& next = steps.products[++own.product];
+      const Extent extent = extent_of(next, int(b.index()));
+      const int from = t / 32 * extent.of_warp, end = extent.end(from);
+      own.left = end > from ? end - from : 0;
+      own.tile = unsigned(from) / unsigned(next.units);
+      own.unit = from - own.tile * next.units;
+      own.tile += extent.first_tile;
     }
+    if (own.left > 0) {
+      const Product& p = steps.products[own.product];
+      Weights::of(p).ask(slot_in(b, s, t / 32, own.ask_slot), t % 32, own.tile, own.unit, p.units);
+      if (++own.unit == p.units) own.unit = 0, ++own.tile;
+      --own.left;
+      own.ask_slot = own.ask_slot + 1 < kRing ? own.ask_slot + 1 : 0;
+    }
+    device::end_group_of_copies();
+  }
+  DEVICE_FN static unsigned char* slot_in(const Block<Shared>& b, Shared& s, int warp, int slot) {
+    return b.template dynamic<unsigned char>(s, (warp * kRing + slot) * Weights::kSlot);
   }
   DEVICE_FN const Product& product_of(int step) const { return steps.products[steps.number[step]]; }
   DEVICE_FN const Attend& attend_of(int step) const { return steps.attends[steps.number[step]]; }
-  DEVICE_FN bool is_product(int step) const { return step < steps.count && steps.stage[step] == DecodeStage::product; }
 
-  DEVICE_FN static T* row_in(const Block<Shared>& b, Shared& s) { return b.template dynamic<T>(s); }
-  DEVICE_FN T* residual_in(const Block<Shared>& b, Shared& s) const { return b.template dynamic<T>(s, residual_at); }
-  DEVICE_FN float* sums_in(const Block<Shared>& b, Shared& s) const { return b.template dynamic<float>(s, sums_at); }
+  DEVICE_FN T* row_in(const Block<Shared>& b, Shared& s) const { return b.template dynamic<T>(s, row_at); }
+  DEVICE_FN T* residual_in(const Block<Shared>& b, Shared& s) const { return b.template dynamic<T>(s, kRingBytes); }
   // Of a tile, what a warp has of it: where one of both ends the other goes on, so this numbers them.
   DEVICE_FN float* part_in(const Block<Shared>& b, Shared& s, int tile, int warp) const {
-    return sums_in(b, s) + (tile + warp) * kTilePitch;
+    return b.template dynamic<float>(s, sums_at) + (tile + warp) * kTilePitch;
   }
 
   DEVICE_FN void multiply(Block<Shared>& b, PerThread<Own, kThreads>& own, int step) const {
@@ -158,27 +178,22 @@ struct PersistentDecode {
     device::for_each_warp(b, [&](const device::Warp& warp, Shared& s) {
       const int w = int(warp.least([&](int) { return unsigned(warp.index()); }));  // as all lanes know together
       const int from = w * extent.of_warp, end = extent.end(from);
-      Cursor at = cursor_at(p, 0, from), next = cursor_at(p, extent.first_tile, from + kHeld);
+      int tile = unsigned(from) / unsigned(p.units), unit = from - tile * p.units;
       PerThread<Sums, 32> sums;
       warp.lanes([&](int lane) { sums[lane] = Sums{}; });
-      NO_UNROLL for (int first = from; first < end; first += kHeld) {
-        UNROLL for (int h = 0; h < kHeld; ++h) {
-          if (first + h >= end) break;
-          const auto used = [&](int lane) -> Unit& { return own[32 * warp.index() + lane].held[h]; };
-          weights.multiply(warp, sums, used, row_in(b, s), at.unit);
-          const bool ends = at.unit + 1 == p.units || first + h + 1 == end;
-          if (first + h + kHeld < end)
-            warp.apart([&](int lane) { weights.load(used(lane), lane, next.tile, next.unit, p.units); });
-          next.advance(p.units);
-          if (ends) weights.show(warp, part_in(b, s, at.tile, w), sums);
-          at.advance(p.units);
-        }
+      NO_UNROLL for (int at = from; at < end; ++at) {
+        int slot;
+        warp.apart([&](int lane) {
+          Own& mine = own[32 * warp.index() + lane];
+          slot = mine.use_slot;
+          mine.use_slot = slot + 1 < kRing ? slot + 1 : 0;
+          device::wait_for_copies_before<kRing - 1>();
+        });
+        weights.multiply(warp, sums, slot_in(b, s, w, slot), row_in(b, s), extent.first_tile + tile, unit, p.units);
+        warp.apart([&](int lane) { ask(b, s, own[32 * warp.index() + lane], 32 * warp.index() + lane); });
+        const bool ends = ++unit == p.units || at + 1 == end;
+        if (ends) weights.show(warp, part_in(b, s, tile, w), sums), ++tile, unit = 0;
       }
-      warp.apart([&](int lane) {
-        const int t = 32 * warp.index() + lane;
-        own[t] = Own{};
-        if (is_product(step + 1)) ask(own[t], product_of(step + 1), int(b.index()), t);
-      });
     });
     b.threads([&](int t, Shared& s) {
       store(b, s, p, extent, step, t);
@@ -276,7 +291,7 @@ struct PersistentDecode {
     });
   }
   // Zeros behind the row, up to the last unit's end.
-  DEVICE_FN static void fill_up(const Block<Shared>& b, Shared& s, const Product& p, int t) {
+  DEVICE_FN void fill_up(const Block<Shared>& b, Shared& s, const Product& p, int t) const {
     const int at = p.depth + t * kQuad;
     if (at < p.units * Weights::kUnit) device::store_aligned(row_in(b, s) + at, Quad{});
   }
@@ -338,27 +353,19 @@ struct PersistentDecode {
 
   // ---- attention
 
+  // What warps make of their keys.
+  DEVICE_FN float* acc_in(const Block<Shared>& b, Shared& s) const { return b.template dynamic<float>(s, acc_at); }
+
   // Of what a block has of a head of keys, where a row's maximum, its sum and its values go.
   DEVICE_FN int partial_at(int kv_head, int part, int row) const {
     return (((kv_head << parts_log2) + part) * rows + row) * (share.group.value_size + 2);
   }
-  DEVICE_FN Share share_of(const Attend& a, T* fresh, int kv_head) const {
-    Share own = share;
-    auto& source = own.group.source;
-    source.k.data = a.keys, source.v.data = a.values;
-    source.visible.last_keys = a.last_keys;
-    auto& add = own.add.add;
-    add.keys = a.keys, add.values = a.values;
-    add.cos = a.cos, add.sin = a.sin;
-    add.position_ids = a.position_ids;
-    add.added.last_keys = a.last_keys;
-    source.visible.fault.node = add.fault.node = a.fault_node;
-    // As if those of all heads stood beside those that are there.
-    const int size = share.group.head_size;
-    add.q = fresh - kv_head * rows * size;
-    add.k = fresh + (rows - kv_head) * size;
-    add.v = add.k + size;
-    return own;
+  // Of what a block looks at; its length is missing.
+  DEVICE_FN Tile tile_of(const Attend& a, const T* fresh, int kv_head) const {
+    Tile tile;
+    tile.batch = 0, tile.kv_head = kv_head, tile.first_row = 0, tile.rows = rows, tile.length = 0;
+    tile.keys = a.keys, tile.values = a.values, tile.fresh = fresh;
+    return tile;
   }
 
   DEVICE_FN void attend(Block<Shared>& b, int step) const {
@@ -366,38 +373,38 @@ struct PersistentDecode {
     const int kv_head = int(b.index()) >> parts_log2, part = int(b.index()) & ((1 << parts_log2) - 1);
     const bool has_part = kv_head < kv_heads;
     const int size = share.group.head_size;
-    Tile tile{0, kv_head, 0, rows, 0};
     typename Share::template PerThread<typename Share::Keys> keys;
     typename Share::template PerThread<typename Share::Values> values;
     b.threads([&](int t, Shared& s) {
       if (has_part) {
-        const Share own = share_of(a, row_in(b, s), kv_head);
-        Tile known = tile;
-        known.length = own.group.source.visible.length(0);
-        if (t < Share::kOldThreads) own.load(keys[t], values[t], own.places_of(known, part, t), t % 32);
-        own.find_ranges(s, known, t);
-        if (t >= Share::kOldThreads) own.clear(s, tile, t - Share::kOldThreads);
+        Tile tile = tile_of(a, row_in(b, s), kv_head);
+        tile.length = share.group.source.visible.length(0);
+        if (t < Share::kOldThreads) share.load(keys[t], values[t], share.places_of(tile, part, t), t % 32);
+        share.find_ranges(s, tile, t);
+        if (t >= Share::kOldThreads) share.clear(s, tile, t - Share::kOldThreads);
         get_fresh(row_in(b, s), kv_head, size, step, t);
       }
       wait_for_all(step, t);
     });
-    if (!has_part) return b.threads([&](int t, Shared&) { say_presence(int(b.index()), step, t); });
+    if (!has_part) {
+      b.threads([&](int t, Shared&) { say_presence(int(b.index()), step, t); });
+      return;
+    }
     b.threads([&](int t, Shared& s) {
       if (t < Share::kOldThreads) return;
-      const Share own = share_of(a, row_in(b, s), kv_head);
-      own.take_new(s, tile, part == 0, own.add.likely_position(0, 0, 0), t - Share::kOldThreads);
+      const Tile tile = tile_of(a, row_in(b, s), kv_head);
+      share.take_new(s, tile, part == 0, share.add.likely_position(0, 0, 0), t - Share::kOldThreads);
     });
     device::for_each_warp(b, [&](const device::Warp& warp, Shared& s) {
-      const Share own = share_of(a, row_in(b, s), kv_head);
-      Tile known = tile;
-      known.length = own.group.source.visible.length(0);
-      own.attend(warp, b, s, sums_in(b, s), keys, values, known, part);
+      Tile tile = tile_of(a, row_in(b, s), kv_head);
+      tile.length = share.group.source.visible.length(0);
+      share.attend(warp, b, s, acc_in(b, s), keys, values, tile, part);
     });
     b.threads([&](int t, Shared& s) {
       const int value_size = share.group.value_size, pairs = value_size / 2;
       for (int i = t; i < rows * pairs; i += kThreads) {
         const int row = unsigned(i) / unsigned(pairs), column = 2 * (i - row * pairs);
-        const auto combined = share.combined(s, sums_in(b, s), row, column);
+        const auto combined = share.combined(s, acc_in(b, s), row, column);
         const int at = partial_at(kv_head, part, row);
         UNROLL for (int e = 0; e < 2; ++e) made.put(at + 2 + column + e, step, combined.acc.at[e]);
         if (column == 0) made.put(at, step, combined.row_max), made.put(at + 1, step, combined.row_sum);
@@ -419,15 +426,12 @@ struct PersistentDecode {
   struct Piece {
     float acc[2], row_max, row_sum, sink, base;
   };
-  DEVICE_FN void combine(Block<Shared>& b, PerThread<Own, kThreads>& own, int step) const {
+  DEVICE_FN void combine(Block<Shared>& b, int step) const {
     const Attend& a = attend_of(step);
     const int block = int(b.index()), all = kv_heads * rows * (share.group.value_size / 2);
     const int least = all / blocks, more = all - least * blocks;
     const int from = block * least + (block < more ? block : more), end = from + least + (block < more);
-    b.threads([&](int t, Shared&) {
-      if (is_product(step + 1)) ask(own[t], product_of(step + 1), block, t);
-      wait_for_all(step, t);
-    });
+    b.threads([&](int t, Shared&) { wait_for_all(step, t); });
     device::for_each_warp(b, [&](const device::Warp& warp, Shared&) {
       for (int first = from + warp.index() * kPairsOfWarp; first < end; first += kWarps * kPairsOfWarp)
         combine(warp, a, first, end, step);

@@ -12,10 +12,21 @@
 
 namespace encore::ops {
 
-template <class T, int kChunks, int kOldWarps>
+// Rows of one query, whose head of keys may be elsewhere for each tile.
+template <class T>
+struct DecodeRows : DenseRows<T, 8> {
+  using typename DenseRows<T, 8>::Tile;
+  DEVICE_FN static const T* new_head(const AddPacks<T>& add, const Tile& tile, int /*row*/, int number) {
+    return add.head_of(tile.batch, number);
+  }
+  DEVICE_FN static int64_t moved(const Tile&, bool /*value*/) { return 0; }
+};
+
+template <class T, int kChunks, int kOldWarps, class Rows = DecodeRows<T>>
 struct DecodeShare {
   using Value = T;
-  using Group = AttendGroupedDecode<T, kChunks, 1, DenseRows<T, 8>>;
+  using Source = Rows;
+  using Group = AttendGroupedDecode<T, kChunks, 1, Rows>;
   using Warp = device::Warp;
   using State = typename Group::State;
   using Tile = typename Group::Tile;
@@ -72,20 +83,23 @@ struct DecodeShare {
     if (key >= share.end) return;
     UNROLL for (int column = 0; column < kWidth; column += kLine) {
       if (column >= group.head_size) break;
-      device::prefetch(group.source.k.at(tile.batch, tile.kv_head, key) + column);
-      device::prefetch(group.source.v.at(tile.batch, tile.kv_head, key) + column);
+      device::prefetch(group.source.key_row(tile, {}, key, 0, true) + column);
+      device::prefetch(group.source.value_row(tile, {}, key, 0, true) + column);
     }
   }
   DEVICE_FN Places places_of(const Tile& tile, int part, int t) const {
     const Share share = share_of(tile, part);
     const int slot = share.first + t / 32 * kKeys;
     // By a branch: compilers leave it ahead of the wait.
-    const auto in = [&](const auto& rows, int key) {
-      return key < share.end ? rows.at(tile.batch, tile.kv_head, key) : nullptr;
-    };
     Places places;
-    UNROLL for (int i = 0; i < 2; ++i) places.keys[i] = in(group.source.k, slot + t % 32 / 4 + 8 * i);
-    UNROLL for (int i = 0; i < 4; ++i) places.values[i] = in(group.source.v, slot + device::k_of(t % 32, i));
+    UNROLL for (int i = 0; i < 2; ++i) {
+      const int key = slot + t % 32 / 4 + 8 * i;
+      places.keys[i] = key < share.end ? group.source.key_row(tile, {}, key, 0, true) : nullptr;
+    }
+    UNROLL for (int i = 0; i < 4; ++i) {
+      const int key = slot + device::k_of(t % 32, i);
+      places.values[i] = key < share.end ? group.source.value_row(tile, {}, key, 0, true) : nullptr;
+    }
     return places;
   }
   DEVICE_FN void load(Keys& keys, Values& values, const Places& places, int lane) const {
@@ -126,14 +140,15 @@ struct DecodeShare {
       if (pack >= add.packs) continue;
       const int number =
           which < 0 ? tile.kv_head * tile.rows + row : add.add.q_heads + which * add.add.kv_heads + tile.kv_head;
-      const auto rotated = add.rotated(tile.batch, tile.batch, 0, number, pack, likely);
+      const auto rotated =
+          add.rotated(group.source.new_head(add, tile, row, number), tile.batch, tile.batch, 0, number, pack, likely);
       const auto put = [&](int column, const auto& packed) {
         (which < 0 ? in_q(s, row, column) : s.fresh[which][column / 8]) = device::words_of(packed);
       };
       put(rotated.first, rotated.packs.real);
       if (rotated.rotates) put(rotated.first + add.add.layout.half, rotated.packs.imaginary);
       if (which >= 0 && add.add.has_room(rotated.begin))
-        add.store(rotated, add.in_cache(tile.batch, number, rotated.begin));
+        add.store(rotated, add.in_cache(tile.batch, number, rotated.begin) + group.source.moved(tile, which == 1));
     }
   }
 

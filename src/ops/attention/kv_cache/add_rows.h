@@ -174,18 +174,23 @@ struct AddPacks {
     device::prefetch(add.cos + angle);
     device::prefetch(add.sin + angle);
   }
-  // Of head `number` of all that a token has: of queries, keys and values, in this order. All is asked for before the
-  // token's position is known, angles where it is likely to be: for a token that a model generates, time is that of one
-  // read.
-  DEVICE_FN Rotated rotated(int64_t token, int64_t batch, int row, int number, int pack, int64_t likely) const {
-    const PairLayout& layout = add.layout;
+  // Of head `number` of all that a token has: of queries, keys and values, in this order.
+  DEVICE_FN const T* head_of(int64_t token, int number) const {
     const bool is_q = number < add.q_heads, is_value = number >= add.q_heads + add.kv_heads;
     const int kv_head = number - add.q_heads - (is_value ? add.kv_heads : 0);
+    return (is_q ? add.q + token * add.q_token : (is_value ? add.v : add.k) + token * add.kv_token) +
+           (is_q ? number : kv_head) * add.layout.size;
+  }
+  // The same, which begins at `head`. All is asked for before the token's position is known, angles where it is likely
+  // to be: for a token that a model generates, time is that of one read.
+  DEVICE_FN Rotated rotated(const T* head, int64_t token, int64_t batch, int row, int number, int pack,
+                            int64_t likely) const {
+    const PairLayout& layout = add.layout;
+    const bool is_value = number >= add.q_heads + add.kv_heads;
     Rotated rotated;
     rotated.rotates = pack < layout.rotated_packs;
     rotated.first = (pack + (rotated.rotates ? 0 : layout.rotated_packs)) * kPack;
-    const T* const from = (is_q ? add.q + token * add.q_token : (is_value ? add.v : add.k) + token * add.kv_token) +
-                          (is_q ? number : kv_head) * layout.size + rotated.first;
+    const T* const from = head + rotated.first;
     const Words low = device::load_words<kPack>(from),
                 high = rotated.rotates ? device::load_words<kPack>(from + layout.half) : Words{};
     const bool turns = rotated.rotates && !is_value;
