@@ -86,12 +86,13 @@ class Search {
 }  // namespace
 
 // Depth first, and not by recursion, for models may be deep.
-std::vector<int> running_order(const Makers& makers) {
+std::vector<int> running_order(const Makers& makers, std::vector<int> wanted) {
   std::vector<int> order;
   std::vector<bool> done(makers.size());
   std::vector<std::pair<int, size_t>> open;  // nodes and which of their makers comes next
-  for (size_t n = 0; n < makers.size(); ++n) {
-    open.emplace_back(int(n), 0);
+  for (size_t n = 0; n < makers.size(); ++n) wanted.push_back(int(n));
+  for (const int n : wanted) {
+    open.emplace_back(n, 0);
     while (!open.empty()) {
       auto& [node, next] = open.back();
       const std::vector<int>& from = makers[size_t(node)];

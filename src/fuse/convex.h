@@ -13,7 +13,8 @@ using Makers = std::vector<std::vector<int>>;
 using Cuts = std::set<std::pair<int, int>>;
 
 // An order in which the nodes can run; the one they have, if they can.
-std::vector<int> running_order(const Makers& makers);
+// `first` come first, with what makes for them.
+std::vector<int> running_order(const Makers& makers, std::vector<int> first = {});
 
 // Whether the node waits for the other one, or is it.
 bool waits_for(const Makers& makers, int node, int other);

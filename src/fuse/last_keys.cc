@@ -29,6 +29,7 @@ void join_last_keys(Match& match, int cast) {
   Step made = match.plan().step({kFusions, "LastKeys", 1, {{ops::kLess, *by->as<int64_t>()}}}, name,
                                 {match.step(sum).inputs[0]}, match.step(cast).outputs);
   made.make = ops::make_last_keys;
+  made.comes_first = true;  // so that nothing else stands between a token's products and attention
   match.replace({sum, less, cast}, std::move(made));
 }
 

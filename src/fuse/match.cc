@@ -181,7 +181,10 @@ Makers Match::makers() const {
 bool Match::finish() {
   if (!has_changed_) return false;
   std::vector<Step> sorted;
-  for (int s : running_order(makers()))
+  std::vector<int> first;
+  for (size_t s = 0; s < plan_.steps.size(); ++s)
+    if (plan_.steps[s].comes_first) first.push_back(int(s));
+  for (int s : running_order(makers(), std::move(first)))
     if (Step& next = plan_.steps[size_t(s)]; next.node) sorted.push_back(std::move(next));
   plan_.steps = std::move(sorted);
   return true;

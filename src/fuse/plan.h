@@ -20,6 +20,7 @@ struct Step {
   Runs runs = Runs::on_device;
   std::vector<int> origin = {};  // the graph's nodes that became it, in their order
   const char* what = nullptr;    // these are, if a pass has joined them
+  bool comes_first = false;      // with what makes for it
   // What runs it, if no operator does that models may ask for; it reads no input on the host.
   std::function<std::unique_ptr<ops::Op>(const NodeInfo&)> make = {};
   // Instead of an operator: what has been compiled before, or the bodies of If, Loop or Scan (fuse/control_flow.h).

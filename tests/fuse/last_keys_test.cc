@@ -19,6 +19,29 @@ out last
 )");
 }
 
+TEST(LastKeys, ComeFirst) {
+  EXPECT_EQ(after("last_keys", R"(in mask: i64[n, keys]
+in x: f16[n]
+const axes: i64[1] = [1]
+const one: i64[1] = [1]
+y: f16[n] = Neg(x)
+more: i64[n, keys] = Abs(mask)
+count: i64[n] = ReduceSum(more, axes) {keepdims = 0}  # "count"
+place: i64[n] = Sub(count, one)
+last: i32[n] = Cast(place) {to = 6}  # "cast"
+out y
+out last
+)"),
+            R"(in mask: i64[n, keys]
+in x: f16[n]
+more: i64[n, keys] = Abs(mask)
+last: i32[n] = encore.LastKeys(more) {less = 1}  # "count and cast"
+y: f16[n] = Neg(x)
+out y
+out last
+)");
+}
+
 TEST(LastKeys, StaysOtherwise) {
   const auto stays = [](const char* part, const char* by) { expect_stays("last_keys", kCount, part, by); };
   stays("mask: i64[n, keys]", "mask: i32[n, keys]");

@@ -183,7 +183,7 @@ struct PersistentDecode {
       warp.lanes([&](int lane) { sums[lane] = Sums{}; });
       NO_UNROLL for (int at = from; at < end; ++at) {
         int slot;
-        warp.apart([&](int lane) {
+        warp.lanes([&](int lane) {
           Own& mine = own[32 * warp.index() + lane];
           slot = mine.use_slot;
           mine.use_slot = slot + 1 < kRing ? slot + 1 : 0;

@@ -1,5 +1,5 @@
 // Weights by one row, as the warps of a persistent kernel multiply them. A warp has a ring of slots in shared memory,
-// into which it asks for units well before it needs them; a lane reads no more of a slot than it asked for itself.
+// into which it asks for units well before it needs them.
 #pragma once
 #include <bit>
 #include <cmath>
@@ -10,14 +10,16 @@
 
 namespace encore::ops {
 
-// As they lie: [depth, columns] of halves. A unit is 16 columns of 128 rows, a lane has eight columns of eight rows.
+// As they lie: [depth, columns] of halves. A unit is 16 columns of 128 rows, whose left and right halves lie one behind
+// the other in a slot.
 template <class T>
 struct PlainColumns {
+  using FragmentC = device::FragmentC;
   static constexpr int kUnit = 128, kColumns = 16, kRing = 2;
-  static constexpr int kSide = 8, kLanes = kColumns / kSide;  // lanes side by side
-  static constexpr int kRow = 32 * 16, kSlot = kSide * kRow;  // bytes of a warp's
+  static constexpr int kHalf = kUnit * 16, kSlot = 2 * kHalf;  // bytes
+  static constexpr int kWays = 4;                              // in which products are summed up: mma takes its time
   struct Sums {
-    float at[kSide];
+    FragmentC at[kWays];
   };
   template <class V>
   using PerLane = device::PerThread<V, 32>;
@@ -30,29 +32,36 @@ struct PlainColumns {
     return {static_cast<const T*>(p.weights), p.columns};
   }
   DEVICE_FN void ask(unsigned char* slot, int lane, int tile, int unit, int /*units*/) const {
-    const int row = unit * kUnit + lane / kLanes * kSide;
-    const T* const from = weights + size_t(row) * size_t(columns) + tile * kColumns + lane % kLanes * kSide;
-    UNROLL for (int i = 0; i < kSide; ++i)
-        device::copy_async_or_zeros(slot + i * kRow + lane * 16, from + size_t(i) * size_t(columns), true);
+    const T* const from =
+        weights + size_t(unit * kUnit + lane / 2) * size_t(columns) + tile * kColumns + lane % 2 * (kColumns / 2);
+    unsigned char* const to = slot + lane % 2 * kHalf + lane / 2 * 16;
+    UNROLL for (int i = 0; i < kUnit; i += 16)
+        device::copy_async_or_zeros(to + i * 16, from + size_t(i) * size_t(columns), true);
   }
   DEVICE_FN void multiply(const device::Warp& warp, PerLane<Sums>& sums, const unsigned char* slot, const T* row,
                           int /*tile*/, int unit, int /*units*/) const {
-    warp.apart([&](int lane) {
-      using Pack = device::Pack<T, kSide>;
-      const auto x = *reinterpret_cast<const Pack*>(row + unit * kUnit + lane / kLanes * kSide);
-      UNROLL for (int i = 0; i < kSide; ++i) {
-        const float factor = float(x.at[i]);
-        const auto weight = *reinterpret_cast<const Pack*>(slot + i * kRow + lane * 16);
-        UNROLL for (int j = 0; j < kSide; ++j) sums[lane].at[j] = fmaf(factor, float(weight.at[j]), sums[lane].at[j]);
-      }
-    });
+    const auto* const pairs = reinterpret_cast<const uint32_t*>(row + unit * kUnit);
+    UNROLL for (int i = 0; i < kUnit / 16; ++i) {
+      PerLane<device::FragmentA> left;
+      warp.load_transposed(
+          [&](int lane) { return slot + lane / 8 % 2 * kHalf + (16 * i + lane / 16 * 8 + lane % 8) * 16; },
+          [&](int lane) { return left[lane].at; });
+      // The row stands in all columns of the other factor.
+      warp.template mma<T>([&](int lane) -> FragmentC& { return sums[lane].at[i % kWays]; },
+                           [&](int lane) { return left[lane]; },
+                           [&](int lane) {
+                             const int at = 8 * i + lane % 4;
+                             return device::FragmentB{{pairs[at], pairs[at + 4]}};
+                           });
+    }
   }
   // The sums of a tile, which are zeros from then on.
   DEVICE_FN void show(const device::Warp& warp, float* to, PerLane<Sums>& sums) const {
-    UNROLL for (int j = 0; j < kSide; ++j) warp.template reduce_columns<kLanes>(
-        [&](int lane) -> float& { return sums[lane].at[j]; }, [](float a, float b) { return a + b; });
     warp.lanes([&](int lane) {
-      if (lane < kLanes) UNROLL for (int j = 0; j < kSide; ++j) to[lane * kSide + j] = sums[lane].at[j];
+      const FragmentC(&of)[kWays] = sums[lane].at;
+      if (lane % 4 == 0)
+        UNROLL for (int r = 0; r < 2; ++r) to[lane / 4 + 8 * r] =
+            (of[0].at[2 * r] + of[1].at[2 * r]) + (of[2].at[2 * r] + of[3].at[2 * r]);
       sums[lane] = Sums{};
     });
   }
