@@ -226,6 +226,12 @@ def test_variants(encore, make_model, how):
     check(make_model, **how)
 
 
+@pytest.mark.parametrize("how", [{"vocabulary": 3072}, {"vocabulary": 8512}, {"ffn": 4224}], ids=str)
+def test_widths_of_weights_as_they_are(encore, make_model, how):
+    """As wide as there are columns for."""
+    check(make_model, bits=16, layers=1, heads=16, kv_heads=4, lasts=(0, 8, 9), **how)
+
+
 def test_a_bias_of_weights_as_they_are(encore, make_model):
     check(make_model, bits=16, heads=16, kv_heads=4, bias=True)
 

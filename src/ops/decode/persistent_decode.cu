@@ -57,7 +57,23 @@ struct Variant {
 };
 Variant variant_of(const ProductLink& p) { return {p.type, !p.weights, p.woven.zeros != nullptr}; }
 
+// Along the depth, of tiles that are 16 columns wide.
 int64_t units_of(const ProductLink& p) { return p.weights ? p.depth / kUnit : Weave<4>::units(p.codes); }
+
+// How wide a tile is, in 16 columns: as wide as memory is read best, unless blocks would have more or less to do for
+// it.
+int width_log2_of(const ProductLink& p, int64_t blocks) {
+  if (!p.weights) return 0;
+  constexpr double kCost[] = {1.1, 1.04, 1};  // of reading 32, 64 or 128 bytes of a row at a time
+  int best = 0;
+  double least = 0;
+  for (int log2 = 0; log2 < 3 && p.columns % (kColumns << log2) == 0; ++log2) {
+    const int64_t tiles = p.columns / (kColumns << log2);
+    const double cost = kCost[log2] * double((tiles + blocks - 1) / blocks * blocks) / double(tiles);
+    if (log2 == 0 || cost <= least) best = log2, least = cost;
+  }
+  return best;
+}
 
 // Where queries, keys and values are in what the product made.
 int64_t values_between(const void* from, const void* to) {
@@ -71,12 +87,14 @@ struct Layout {
 
 template <class Kernel>
 Layout layout_of(std::span<const PersistentLink> links, int64_t blocks) {
-  int64_t row = 0, residual = 0, tiles = 0, fresh = 0;
+  int64_t row = 0, residual = 0, sixteens = 0, fresh = 0;
   for (const PersistentLink& each : links) {
     if (const auto* const p = std::get_if<ProductLink>(&each.link)) {
       row = std::max(row, units_of(*p) * kUnit);
       if (p->gamma) residual = std::max(residual, p->depth);
-      tiles = std::max(tiles, (p->columns / kColumns + blocks - 1) / blocks);
+      const int log2 = width_log2_of(*p, blocks);
+      const int64_t own = (p->columns / (kColumns << log2) + blocks - 1) / blocks;
+      sixteens = std::max(sixteens, (own + Kernel::kWarps) << log2);
     } else {
       const Attend& a = std::get<AttendLink>(each.link).attend;
       fresh = (a.heads / a.kv_heads + 2) * a.head_size;
@@ -85,8 +103,8 @@ Layout layout_of(std::span<const PersistentLink> links, int64_t blocks) {
   const auto behind = [](int64_t at, int64_t halves) { return at + (halves * int64_t(sizeof(Half)) + 15) / 16 * 16; };
   Layout layout{.row = behind(Kernel::kRingBytes, residual)};
   layout.sums = behind(layout.row, row), layout.acc = behind(layout.row, fresh);
-  layout.end = std::max(layout.sums + (tiles + Kernel::kWarps) * kTilePitch * int64_t(sizeof(float)),
-                        layout.acc + Kernel::Share::kAccBytes);
+  layout.end =
+      std::max(layout.sums + sixteens * kTilePitch * int64_t(sizeof(float)), layout.acc + Kernel::Share::kAccBytes);
   return layout;
 }
 
@@ -94,7 +112,8 @@ template <class T>
 PersistentProduct<T> product_of(const PersistentLink& link, int64_t blocks) {
   const ProductLink& p = std::get<ProductLink>(link.link);
   const auto values = [](const void* at) { return static_cast<const T*>(at); };
-  const int64_t tiles = p.columns / kColumns;
+  const int log2 = width_log2_of(p, blocks);
+  const int64_t tiles = p.columns / (kColumns << log2);
   return {.weights = p.weights ? p.weights : p.woven.codes,
           .scales = p.woven.scales,
           .zeros = p.woven.zeros,
@@ -106,7 +125,8 @@ PersistentProduct<T> product_of(const PersistentLink& link, int64_t blocks) {
           .y = link.y_to_memory ? static_cast<T*>(p.y) : nullptr,
           .depth = int(p.depth),
           .columns = int(p.columns),
-          .units = int(units_of(p)),
+          .units = int(units_of(p) << log2),
+          .width_log2 = log2,
           .tiles = int(tiles / blocks),
           .more = int(tiles % blocks),
           .per_value = 1 / float(p.depth),

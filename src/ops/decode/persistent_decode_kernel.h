@@ -24,6 +24,7 @@ struct PersistentProduct {
   const T *bias, *gamma, *x, *skip;  // x, skip: or null; what is taken over from the steps before is not here
   T *sum, *y;                        // null: nobody reads them
   int depth, columns, units;         // units: of a tile
+  int width_log2;                    // of a tile, in 16 columns
   int tiles, more;                   // of each block, and how many blocks have one more
   float per_value, epsilon;
   bool takes_skip, keeps_sum;  // from the last product that kept it
@@ -87,7 +88,7 @@ struct PersistentDecode {
   using Block = device::Block<S>;
   template <class V, int kMost>
   using PerThread = device::PerThread<V, kMost>;
-  static constexpr int kRing = Weights::kRing * 16 / kWarps, kColumns = Weights::kColumns;
+  static constexpr int kRing = Weights::kRing * 16 / kWarps, kColumns = 16;
   static constexpr int64_t kRingBytes = int64_t(kWarps) * kRing * Weights::kSlot;
   struct Shared : Share::Shared {
     float squares[kWarps];
@@ -166,8 +167,8 @@ struct PersistentDecode {
   DEVICE_FN T* row_in(const Block<Shared>& b, Shared& s) const { return b.template dynamic<T>(s, row_at); }
   DEVICE_FN T* residual_in(const Block<Shared>& b, Shared& s) const { return b.template dynamic<T>(s, kRingBytes); }
   // Of a tile, what a warp has of it: where one of both ends the other goes on, so this numbers them.
-  DEVICE_FN float* part_in(const Block<Shared>& b, Shared& s, int tile, int warp) const {
-    return b.template dynamic<float>(s, sums_at) + (tile + warp) * kTilePitch;
+  DEVICE_FN float* part_in(const Block<Shared>& b, Shared& s, const Product& p, int tile, int warp) const {
+    return b.template dynamic<float>(s, sums_at) + ((tile + warp) << p.width_log2) * kTilePitch;
   }
 
   DEVICE_FN void multiply(Block<Shared>& b, PerThread<Own, kThreads>& own, int step) const {
@@ -192,7 +193,7 @@ struct PersistentDecode {
         weights.multiply(warp, sums, slot_in(b, s, w, slot), row_in(b, s), extent.first_tile + tile, unit, p.units);
         warp.apart([&](int lane) { ask(b, s, own[32 * warp.index() + lane], 32 * warp.index() + lane); });
         const bool ends = ++unit == p.units || at + 1 == end;
-        if (ends) weights.show(warp, part_in(b, s, tile, w), sums), ++tile, unit = 0;
+        if (ends) weights.show(warp, part_in(b, s, p, tile, w), sums), ++tile, unit = 0;
       }
     });
     b.threads([&](int t, Shared& s) {
@@ -201,21 +202,22 @@ struct PersistentDecode {
     });
   }
 
-  // Results in pairs. Gated, a tile makes half as many.
+  // Results in pairs. Gated, 16 columns make half as many.
   DEVICE_FN void store(const Block<Shared>& b, Shared& s, const Product& p, const Extent& extent, int step,
                        int t) const {
-    const int log2 = p.gated ? 2 : 3, count = extent.tiles << log2;
+    const int log2 = p.gated ? 2 : 3, count = extent.tiles << p.width_log2 << log2;
+    const int first = extent.first_tile << p.width_log2;
     for (int i = t; i < count; i += kThreads) {
-      const int tile = i >> log2, in_tile = 2 * (i & ((1 << log2) - 1));
-      Pair value = total(b, s, p, extent, tile, in_tile);
-      const int column = (extent.first_tile + tile) * kColumns + in_tile;
+      const int sixteen = i >> log2, in_sixteen = 2 * (i & ((1 << log2) - 1));
+      Pair value = total(b, s, p, extent, sixteen, in_sixteen);
+      const int column = (first + sixteen) * kColumns + in_sixteen;
       add_bias(value, p, column);
       if (p.gated) {
-        Pair other = total(b, s, p, extent, tile, in_tile + kColumns / 2);
+        Pair other = total(b, s, p, extent, sixteen, in_sixteen + kColumns / 2);
         add_bias(other, p, column + kColumns / 2);
         UNROLL for (int e = 0; e < 2; ++e) value.at[e] = SiluGate().rough(value.at[e], other.at[e]);
       }
-      put(step, ((extent.first_tile + tile) << log2) + in_tile / 2, value, p.y);
+      put(step, (first << log2) + i, value, p.y);
     }
   }
   DEVICE_FN static void add_bias(Pair& value, const Product& p, int column) {
@@ -223,16 +225,19 @@ struct PersistentDecode {
     UNROLL for (int e = 0; e < 2; ++e) value.at[e] += float(p.bias[column + e]);
   }
   // Of all parts that warps have of it.
-  DEVICE_FN Pair total(const Block<Shared>& b, Shared& s, const Product& p, const Extent& extent, int tile,
-                       int in_tile) const {
+  DEVICE_FN Pair total(const Block<Shared>& b, Shared& s, const Product& p, const Extent& extent, int sixteen,
+                       int in_sixteen) const {
     constexpr int kAtOnce = 8;
+    const int tile = sixteen >> p.width_log2, in_tile = sixteen - (tile << p.width_log2);
     const int first = unsigned(tile * p.units) / unsigned(extent.of_warp);
     const int last = unsigned((tile + 1) * p.units - 1) / unsigned(extent.of_warp);
+    const int apart = kTilePitch << p.width_log2;  // from one warp's part to the next one's
+    const float* const from = part_in(b, s, p, tile, first) + in_tile * kTilePitch + in_sixteen;
     Pair sum{};
-    NO_UNROLL for (int w = first; w <= last; w += kAtOnce) {
+    NO_UNROLL for (int w = 0; w <= last - first; w += kAtOnce) {
       Pair some[kAtOnce];
       UNROLL for (int n = 0; n < kAtOnce; ++n) some[n] =
-          w + n <= last ? *reinterpret_cast<const Pair*>(part_in(b, s, tile, w + n) + in_tile) : Pair{};
+          w + n <= last - first ? *reinterpret_cast<const Pair*>(from + (w + n) * apart) : Pair{};
       UNROLL for (int e = 0; e < 2; ++e) sum.at[e] +=
           ((some[0].at[e] + some[1].at[e]) + (some[2].at[e] + some[3].at[e])) +
           ((some[4].at[e] + some[5].at[e]) + (some[6].at[e] + some[7].at[e]));
@@ -293,7 +298,7 @@ struct PersistentDecode {
   // Zeros behind the row, up to the last unit's end.
   DEVICE_FN void fill_up(const Block<Shared>& b, Shared& s, const Product& p, int t) const {
     const int at = p.depth + t * kQuad;
-    if (at < p.units * Weights::kUnit) device::store_aligned(row_in(b, s) + at, Quad{});
+    if (at < (p.units * Weights::kUnit >> p.width_log2)) device::store_aligned(row_in(b, s) + at, Quad{});
   }
 
   DEVICE_FN void take_normed(Block<Shared>& b, const Product& p, int step) const {

@@ -10,64 +10,79 @@
 
 namespace encore::ops {
 
-// As they lie: [depth, columns] of halves. A unit is 16 columns of 128 rows, whose left and right halves lie one behind
-// the other in a slot.
+// As they lie: [depth, columns] of halves. A unit is 4 KiB, 16 columns wide or 32 or 64, so that lines of memory are
+// read whole where blocks have many columns; in a slot eight columns of all its rows lie together.
 template <class T>
 struct PlainColumns {
   using FragmentC = device::FragmentC;
-  static constexpr int kUnit = 128, kColumns = 16, kRing = 2;
-  static constexpr int kHalf = kUnit * 16, kSlot = 2 * kHalf;  // bytes
-  static constexpr int kWays = 4;                              // in which products are summed up: mma takes its time
+  static constexpr int kUnit = 128, kRing = 2, kSlot = 4096;  // kUnit: rows of the narrowest
+  static constexpr int kSums = 4;  // of as many tiles of 16 columns, or of fewer in turns: mma takes its time
   struct Sums {
-    FragmentC at[kWays];
+    FragmentC at[kSums];
   };
   template <class V>
   using PerLane = device::PerThread<V, 32>;
 
   const T* weights;
-  int columns;
+  int columns, width_log2;  // width: of a unit, in tiles of 16 columns
 
   template <class Product>
   DEVICE_FN static PlainColumns of(const Product& p) {
-    return {static_cast<const T*>(p.weights), p.columns};
+    return {static_cast<const T*>(p.weights), p.columns, p.width_log2};
   }
-  DEVICE_FN void ask(unsigned char* slot, int lane, int tile, int unit, int /*units*/) const {
+  DEVICE_FN void ask(unsigned char* slot, int lane, int unit_column, int unit, int /*units*/) const {
+    const int eight = lane & ((2 << width_log2) - 1), row = lane >> (1 + width_log2), step = 16 >> width_log2;
     const T* const from =
-        weights + size_t(unit * kUnit + lane / 2) * size_t(columns) + tile * kColumns + lane % 2 * (kColumns / 2);
-    unsigned char* const to = slot + lane % 2 * kHalf + lane / 2 * 16;
-    UNROLL for (int i = 0; i < kUnit; i += 16)
-        device::copy_async_or_zeros(to + i * 16, from + size_t(i) * size_t(columns), true);
+        weights + size_t((unit << rows_log2()) + row) * size_t(columns) + (unit_column << (4 + width_log2)) + eight * 8;
+    UNROLL for (int i = 0; i < 8; ++i) device::copy_async_or_zeros(place(slot, eight, row + i * step),
+                                                                   from + size_t(i * step) * size_t(columns), true);
   }
-  DEVICE_FN void multiply(const device::Warp& warp, PerLane<Sums>& sums, const unsigned char* slot, const T* row,
-                          int /*tile*/, int unit, int /*units*/) const {
-    const auto* const pairs = reinterpret_cast<const uint32_t*>(row + unit * kUnit);
-    UNROLL for (int i = 0; i < kUnit / 16; ++i) {
+  DEVICE_FN void multiply(const device::Warp& warp, PerLane<Sums>& sums, unsigned char* slot, const T* row,
+                          int /*unit_column*/, int unit, int /*units*/) const {
+    const auto* const pairs = reinterpret_cast<const uint32_t*>(row + (unit << rows_log2()));
+    UNROLL for (int i = 0; i < 8; ++i) {
+      const int tile = i & ((1 << width_log2) - 1), first = i >> width_log2 << 4;  // tile i % kSums, if it is as wide
       PerLane<device::FragmentA> left;
       warp.load_transposed(
-          [&](int lane) { return slot + lane / 8 % 2 * kHalf + (16 * i + lane / 16 * 8 + lane % 8) * 16; },
+          [&](int lane) { return place(slot, 2 * tile + lane / 8 % 2, first + lane / 16 * 8 + lane % 8); },
           [&](int lane) { return left[lane].at; });
       // The row stands in all columns of the other factor.
-      warp.template mma<T>([&](int lane) -> FragmentC& { return sums[lane].at[i % kWays]; },
+      warp.template mma<T>([&](int lane) -> FragmentC& { return sums[lane].at[i % kSums]; },
                            [&](int lane) { return left[lane]; },
                            [&](int lane) {
-                             const int at = 8 * i + lane % 4;
+                             const int at = first / 2 + lane % 4;
                              return device::FragmentB{{pairs[at], pairs[at + 4]}};
                            });
     }
   }
-  // The sums of a tile, which are zeros from then on.
+  // The sums of a unit's columns, which are zeros from then on.
   DEVICE_FN void show(const device::Warp& warp, float* to, PerLane<Sums>& sums) const {
     warp.lanes([&](int lane) {
-      const FragmentC(&of)[kWays] = sums[lane].at;
-      if (lane % 4 == 0)
-        UNROLL for (int r = 0; r < 2; ++r) to[lane / 4 + 8 * r] =
-            (of[0].at[2 * r] + of[1].at[2 * r]) + (of[2].at[2 * r] + of[3].at[2 * r]);
+      if (lane % 4 == 0) {
+        FragmentC(&of)[kSums] = sums[lane].at;
+        const int tiles = 1 << width_log2;
+        UNROLL for (int i = kSums / 2; i > 0; i /= 2) {
+          if (i < tiles) break;
+          UNROLL for (int n = 0; n < i; ++n) { UNROLL for (int r = 0; r < 4; r += 2) of[n].at[r] += of[n + i].at[r]; }
+        }
+        UNROLL for (int n = 0; n < kSums; ++n) {
+          if (n >= tiles) break;
+          UNROLL for (int r = 0; r < 2; ++r) to[n * kTilePitch + lane / 4 + 8 * r] = of[n].at[2 * r];
+        }
+      }
       sums[lane] = Sums{};
     });
   }
+
+ private:
+  DEVICE_FN int rows_log2() const { return 7 - width_log2; }
+  // Neighbours are in other banks.
+  DEVICE_FN unsigned char* place(unsigned char* slot, int eight, int row) const {
+    return slot + (((eight << rows_log2()) + (row ^ (eight & 1) << 2)) << 4);
+  }
 };
 
-// Woven ones of four bits.
+// Woven ones of four bits, whose units are 16 columns wide.
 template <class T, bool kZeros>
 struct WovenColumns : WovenUnits<T, 4, 1, kZeros> {
   using Base = WovenUnits<T, 4, 1, kZeros>;
@@ -77,7 +92,8 @@ struct WovenColumns : WovenUnits<T, 4, 1, kZeros> {
   using typename Base::Unit;
   template <class V>
   using PerLane = device::PerThread<V, 32>;
-  static constexpr int kUnit = Form::kUnit, kColumns = Form::kRows, kRing = 4;
+  static constexpr int kUnit = Form::kUnit, kRing = 4;
+  static_assert(Form::kRows == 16);
   static constexpr int kScalesAt = Form::kBytes, kZerosAt = kScalesAt + 32 * 16;
   static constexpr int kSlot = kZerosAt + (kZeros ? 32 * 8 : 0);
   static_assert(Base::kGroups == 4);
@@ -101,8 +117,8 @@ struct WovenColumns : WovenUnits<T, 4, 1, kZeros> {
     device::copy_async<16>(slot + kScalesAt + lane * 16, scales + share * 8);
     if (kZeros) device::copy_async<8>(slot + kZerosAt + lane * 8, zeros + share * 8);
   }
-  DEVICE_FN void multiply(const device::Warp& warp, PerLane<Sums>& sums, const unsigned char* slot, const T* row,
-                          int tile, int unit, int units) const {
+  DEVICE_FN void multiply(const device::Warp& warp, PerLane<Sums>& sums, unsigned char* slot, const T* row, int tile,
+                          int unit, int units) const {
     PerLane<Unit> used;
     warp.apart([&](int lane) { read(used[lane], slot, lane, (tile * units + unit) * 8 + lane / 4); });
     Base::multiply(
