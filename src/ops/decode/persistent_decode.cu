@@ -173,15 +173,15 @@ void launch(Context& context, std::span<const PersistentLink> links, const Atten
     add_step(DecodeStage::combine, attends++, attend.heads * attend.value_size / 2);
   }
   steps.products_count = products;
-  const int64_t presence = (most + 1) / 2 * 2, values = presence + (blocks + 1) / 2 * 2;
-  const auto bytes = size_t(device::StepValues::bytes_of(values));
+  using Values = decltype(Kernel::made);
+  const int64_t values = (most + blocks + 2) / 2 * 2;
+  const auto bytes = size_t(Values::bytes_of(values));
   void* const slots = context.scratch(bytes);
   device::fill(context.stream(), slots, 0, bytes);
   const Layout layout = layout_of<Kernel>(links, blocks);
   device::persistent_kernel<typename Kernel::Shared>(context.stream(),
                                                      {blocks, Kernel::kThreads, steps.count, layout.end},
                                                      Kernel{.made = {slots, values},
-                                                            .presence = int(presence),
                                                             .blocks = blocks,
                                                             .row_at = int(layout.row),
                                                             .sums_at = int(layout.sums),

@@ -1,6 +1,6 @@
 // The kernel of persistent_decode.h. A step is a product, or attention's first half, in which blocks look at parts of
 // the keys, or its second, in which the parts are put together. In each step every block gets what the step before made
-// and makes its part of the next; in each it tells all others that it was there, so that two steps' values are kept.
+// and makes its part of the next.
 //
 // A block has whole tiles of a product's columns. Their units, along the depth, stand in a row, of which each warp has
 // a part. A warp asks for units in their order, as many ahead as its ring has slots, whichever product they are of:
@@ -74,8 +74,8 @@ template <class T, class Weights, int kChunks>
 struct PersistentDecode {
   static constexpr int kWarps = kChunks == 2 ? 16 : 12;  // as registers allow
   static constexpr int kThreads = 32 * kWarps, kMaxThreads = kThreads;
-  // Values of a row that a thread gets at once: all of a row that is normed.
-  static constexpr int kQuad = 4, kQuads = (int(kMostNormedDepth) + kThreads * kQuad - 1) / (kThreads * kQuad);
+  // Values of a row that a thread gets at once: all of a row that is normed, and one more to tell of blocks.
+  static constexpr int kQuad = 4, kQuads = (int(kMostNormedDepth) + kThreads * kQuad - 1) / (kThreads * kQuad) + 1;
   static constexpr int kPairsOfWarp = 2, kMostParts = 32 / kPairsOfWarp;  // as attention is put together
   using Product = PersistentProduct<T>;
   using Attend = PersistentAttend<T>;
@@ -99,8 +99,11 @@ struct PersistentDecode {
     int ask_slot, use_slot;
   };
 
-  device::StepValues made;
-  int presence, blocks;            // where blocks say that they were there
+  // In a step that a product follows each block puts a value behind the results, to say that it was there, and there
+  // each gets all of these. So of the steps before that one nobody gets anything any more. Two steps in a row do
+  // without, at most.
+  device::ValuesOfSteps<4> made;
+  int blocks;
   int row_at, sums_at, acc_at;     // bytes in shared memory
   int parts_log2, kv_heads, rows;  // of attention; rows: heads that share one of keys
   int k_at, v_at;                  // keys and values in what the product before made, behind queries
@@ -198,7 +201,7 @@ struct PersistentDecode {
     });
     b.threads([&](int t, Shared& s) {
       store(b, s, p, extent, step, t);
-      say_presence(int(b.index()), step, t);
+      say_presence(int(b.index()), step, p.columns / (p.gated ? 4 : 2), t);
     });
   }
 
@@ -253,20 +256,16 @@ struct PersistentDecode {
     if (step + 1 < steps.count) made.put(i, step, std::bit_cast<float>(word));
     if (y) reinterpret_cast<uint32_t*>(y)[i] = word;
   }
-  DEVICE_FN void say_presence(int block, int step, int t) const {
-    if (step + 1 == steps.count || t >= 2) return;
-    if (t == 0) made.put(presence + block, step, 0);
-    if (t == 1 && block == 0 && blocks % 2 == 1) made.put(presence + blocks, step, 0);  // so that all come in pairs
-  }
-  DEVICE_FN void wait_for_all(int step, int t) const {
-    if (step == 0 || 2 * t >= blocks) return;
-    Pair pair;
-    made.get_pairs<1>(presence + 2 * t, 0, presence + blocks + 1, step - 1, &pair);
+  // Behind so many pairs, as one more, or two: all come in twos.
+  DEVICE_FN void say_presence(int block, int step, int pairs, int t) const {
+    if (step + 1 == steps.count) return;
+    if (t == kThreads - 1) made.put(pairs + block, step, 0);
+    if (t == kThreads - 2 && block == 0 && blocks % 2 == 1) made.put(pairs + blocks, step, 0);
   }
   struct Row {
     Quad at[kQuads];
   };
-  // Every kThreads-th quad of a row from quad t on; garbage beyond its end.
+  // Every kThreads-th quad of a row from quad t on; garbage beyond its end. Who gets the last waits for all blocks.
   DEVICE_FN Row get(const Product& p, int step, int t) const {
     Row row;
     if (p.x) {
@@ -277,14 +276,16 @@ struct PersistentDecode {
       return row;
     }
     Pair pairs[kQuads];
-    made.get_pairs<kQuads>(2 * t, 2 * kThreads, p.depth / 2, step - 1, pairs);
+    made.template get_pairs<kQuads>(2 * t, 2 * kThreads, p.depth / 2 + blocks, step - 1, pairs);
     UNROLL for (int n = 0; n < kQuads; ++n) row.at[n] = std::bit_cast<Quad>(pairs[n]);
     return row;
   }
+  // Of a row, and of what says that blocks were there.
+  DEVICE_FN int quads_of(const Product& p) const { return p.depth / kQuad + (p.x ? 0 : (blocks + 1) / 2); }
 
   DEVICE_FN void take(Block<Shared>& b, const Product& p, int step) const {
     b.threads([&](int t, Shared& s) {
-      for (int first = t; first * kQuad < p.depth; first += kQuads * kThreads) {
+      for (int first = t; first < quads_of(p); first += kQuads * kThreads) {
         const Row row = get(p, step, first);
         UNROLL for (int n = 0; n < kQuads; ++n) {
           const int at = (first + n * kThreads) * kQuad;
@@ -292,7 +293,6 @@ struct PersistentDecode {
         }
       }
       fill_up(b, s, p, t);
-      wait_for_all(step, t);
     });
   }
   // Zeros behind the row, up to the last unit's end.
@@ -334,7 +334,6 @@ struct PersistentDecode {
           if (p.keeps_sum) device::store_aligned(residual_in(b, s) + at, sum);
           if (p.sum && b.index() == 0) device::store_aligned(p.sum + at, sum);
         });
-        wait_for_all(step, t);
       });
       warp.template reduce_columns<1>([&](int lane) -> float& { return squares[lane]; },
                                       [](float x, float y) { return x + y; });
@@ -389,12 +388,8 @@ struct PersistentDecode {
         if (t >= Share::kOldThreads) share.clear(s, tile, t - Share::kOldThreads);
         get_fresh(row_in(b, s), kv_head, size, step, t);
       }
-      wait_for_all(step, t);
     });
-    if (!has_part) {
-      b.threads([&](int t, Shared&) { say_presence(int(b.index()), step, t); });
-      return;
-    }
+    if (!has_part) return;
     b.threads([&](int t, Shared& s) {
       if (t < Share::kOldThreads) return;
       const Tile tile = tile_of(a, row_in(b, s), kv_head);
@@ -414,7 +409,6 @@ struct PersistentDecode {
         UNROLL for (int e = 0; e < 2; ++e) made.put(at + 2 + column + e, step, combined.acc.at[e]);
         if (column == 0) made.put(at, step, combined.row_max), made.put(at + 1, step, combined.row_sum);
       }
-      say_presence(int(b.index()), step, t);
     });
   }
   // Queries, the new key and its values, of one head of keys.
@@ -423,7 +417,7 @@ struct PersistentDecode {
     if (row >= rows + 2) return;
     const int from = row < rows ? (kv_head * rows + row) * size : (row == rows ? k_at : v_at) + kv_head * size;
     Pair pair;
-    made.get_pairs<1>((from + at) / 2, 0, (from + at) / 2 + 2, step - 1, &pair);
+    made.template get_pairs<1>((from + at) / 2, 0, (from + at) / 2 + 2, step - 1, &pair);
     device::store_aligned(to + row * size + at, std::bit_cast<Quad>(pair));
   }
 
@@ -436,12 +430,11 @@ struct PersistentDecode {
     const int block = int(b.index()), all = kv_heads * rows * (share.group.value_size / 2);
     const int least = all / blocks, more = all - least * blocks;
     const int from = block * least + (block < more ? block : more), end = from + least + (block < more);
-    b.threads([&](int t, Shared&) { wait_for_all(step, t); });
     device::for_each_warp(b, [&](const device::Warp& warp, Shared&) {
       for (int first = from + warp.index() * kPairsOfWarp; first < end; first += kWarps * kPairsOfWarp)
         combine(warp, a, first, end, step);
     });
-    b.threads([&](int t, Shared&) { say_presence(block, step, t); });
+    b.threads([&](int t, Shared&) { say_presence(block, step, all, t); });
   }
   DEVICE_FN void combine(const device::Warp& warp, const Attend& a, int first, int end, int step) const {
     const int pairs = share.group.value_size / 2;
@@ -455,7 +448,7 @@ struct PersistentDecode {
         const int head = unsigned(pair) / unsigned(pairs), kv_head = unsigned(head) / unsigned(rows);
         const int at = partial_at(kv_head, part, head - kv_head * rows), column = 2 * (pair - head * pairs);
         Pair got[2];
-        made.get_pairs<2>(at, 2 + column, at + 4 + column, step - 1, got);
+        made.template get_pairs<2>(at, 2 + column, at + 4 + column, step - 1, got);
         piece.row_max = got[0].at[0], piece.row_sum = got[0].at[1];
         UNROLL for (int e = 0; e < 2; ++e) piece.acc[e] = got[1].at[e];
         if (a.sinks) piece.sink = float(a.sinks[head]);
