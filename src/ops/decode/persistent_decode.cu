@@ -155,33 +155,35 @@ void launch(Context& context, std::span<const PersistentLink> links, const Atten
   const auto share = share_decode_step<typename Kernel::Share>(fault, extension, attend, 1 << log2);
   if (!share) fail(Code::internal, "a decode step whose rows are no packs was put off");
   PersistentSteps<T> steps{};
-  int64_t most = 0;  // values that a step makes
-  const auto add_step = [&](DecodeStage stage, int number, int64_t values) {
+  int64_t most = 0;  // pairs that a step makes for others
+  const auto add_step = [&](DecodeStage stage, int number) {
     steps.stage[steps.count] = stage;
     steps.number[steps.count++] = uint8_t(number);
-    most = std::max(most, values);
   };
-  int products = 0, attends = 0;
+  int attends = 0;
   for (const PersistentLink& link : links) {
+    const bool is_last = &link == &links.back();
     if (const auto* const p = std::get_if<ProductLink>(&link.link)) {
-      steps.products[products] = product_of<T>(link, blocks);
-      add_step(DecodeStage::product, products++, p->columns / 2);
+      steps.products[steps.products_count] = product_of<T>(link, blocks);
+      add_step(DecodeStage::product, steps.products_count++);
+      if (!is_last) most = std::max(most, p->columns / (p->gated ? 4 : 2));
       continue;
     }
     steps.attends[attends] = attend_of<T>(link, first);
-    add_step(DecodeStage::attend, attends, (attend.heads << log2) * (attend.value_size + 2));
-    add_step(DecodeStage::combine, attends++, attend.heads * attend.value_size / 2);
+    add_step(DecodeStage::attend, attends);
+    add_step(DecodeStage::combine, attends++);
+    most = std::max(most, attend.heads * attend.value_size / 2);
   }
-  steps.products_count = products;
-  using Values = decltype(Kernel::made);
-  const int64_t values = (most + blocks + 2) / 2 * 2;
-  const auto bytes = size_t(Values::bytes_of(values));
-  void* const slots = context.scratch(bytes);
+  const int64_t pairs = (most + blocks + 2) / 2 * 2, partials = (attend.heads << log2) * (attend.value_size + 2);
+  const auto pairs_bytes = size_t(decltype(Kernel::made)::bytes_of(pairs));
+  const auto bytes = pairs_bytes + size_t(decltype(Kernel::partials)::bytes_of(partials));
+  auto* const slots = static_cast<char*>(context.scratch(bytes));
   device::fill(context.stream(), slots, 0, bytes);
   const Layout layout = layout_of<Kernel>(links, blocks);
   device::persistent_kernel<typename Kernel::Shared>(context.stream(),
                                                      {blocks, Kernel::kThreads, steps.count, layout.end},
-                                                     Kernel{.made = {slots, values},
+                                                     Kernel{.made = {slots, pairs},
+                                                            .partials = {slots + pairs_bytes, partials},
                                                             .blocks = blocks,
                                                             .row_at = int(layout.row),
                                                             .sums_at = int(layout.sums),

@@ -103,6 +103,7 @@ struct PersistentDecode {
   // each gets all of these. So of the steps before that one nobody gets anything any more. Two steps in a row do
   // without, at most.
   device::ValuesOfSteps<4> made;
+  device::ValuesOfSteps<1> partials;  // of attention, whose steps are further apart
   int blocks;
   int row_at, sums_at, acc_at;     // bytes in shared memory
   int parts_log2, kv_heads, rows;  // of attention; rows: heads that share one of keys
@@ -406,8 +407,8 @@ struct PersistentDecode {
         const int row = unsigned(i) / unsigned(pairs), column = 2 * (i - row * pairs);
         const auto combined = share.combined(s, acc_in(b, s), row, column);
         const int at = partial_at(kv_head, part, row);
-        UNROLL for (int e = 0; e < 2; ++e) made.put(at + 2 + column + e, step, combined.acc.at[e]);
-        if (column == 0) made.put(at, step, combined.row_max), made.put(at + 1, step, combined.row_sum);
+        UNROLL for (int e = 0; e < 2; ++e) partials.put(at + 2 + column + e, step, combined.acc.at[e]);
+        if (column == 0) partials.put(at, step, combined.row_max), partials.put(at + 1, step, combined.row_sum);
       }
     });
   }
@@ -448,7 +449,7 @@ struct PersistentDecode {
         const int head = unsigned(pair) / unsigned(pairs), kv_head = unsigned(head) / unsigned(rows);
         const int at = partial_at(kv_head, part, head - kv_head * rows), column = 2 * (pair - head * pairs);
         Pair got[2];
-        made.template get_pairs<2>(at, 2 + column, at + 4 + column, step - 1, got);
+        partials.template get_pairs<2>(at, 2 + column, at + 4 + column, step - 1, got);
         piece.row_max = got[0].at[0], piece.row_sum = got[0].at[1];
         UNROLL for (int e = 0; e < 2; ++e) piece.acc[e] = got[1].at[e];
         if (a.sinks) piece.sink = float(a.sinks[head]);
