@@ -41,16 +41,17 @@ struct PlainColumns {
                           int /*unit_column*/, int unit, int /*units*/) const {
     const auto* const pairs = reinterpret_cast<const uint32_t*>(row + (unit << rows_log2()));
     UNROLL for (int i = 0; i < 8; ++i) {
-      const int tile = i & ((1 << width_log2) - 1), first = i >> width_log2 << 4;  // tile i % kSums, if it is as wide
+      const int tile = i & ((1 << width_log2) - 1), depth = i >> width_log2 << 4;  // tile i % kSums, if it is as wide
+      const int matrices = (tile << (1 + rows_log2())) + depth;
       PerLane<device::FragmentA> left;
       warp.load_transposed(
-          [&](int lane) { return place(slot, 2 * tile + lane / 8 % 2, first + lane / 16 * 8 + lane % 8); },
+          [&](int lane) { return place(slot, lane / 8 % 2, lane / 16 * 8 + lane % 8) + matrices * 16; },
           [&](int lane) { return left[lane].at; });
       // The row stands in all columns of the other factor.
       warp.template mma<T>([&](int lane) -> FragmentC& { return sums[lane].at[i % kSums]; },
                            [&](int lane) { return left[lane]; },
                            [&](int lane) {
-                             const int at = first / 2 + lane % 4;
+                             const int at = depth / 2 + lane % 4;
                              return device::FragmentB{{pairs[at], pairs[at + 4]}};
                            });
     }
