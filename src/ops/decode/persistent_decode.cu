@@ -143,7 +143,9 @@ PersistentAttend<T> attend_of(const PersistentLink& link, const AttendLink& firs
   return {.keys = values_between(first.cache.keys, own.cache.keys),
           .values = values_between(first.cache.values, own.cache.values),
           .y = link.y_to_memory ? static_cast<T*>(const_cast<void*>(own.attend.y.data)) : nullptr,
-          .sinks = static_cast<const T*>(own.attend.sinks)};
+          .sinks = static_cast<const T*>(own.attend.sinks),
+          .q_weights = static_cast<const T*>(own.cache.q_weights),
+          .k_weights = static_cast<const T*>(own.cache.k_weights)};
 }
 
 template <class T, class Weights, int kChunks>
@@ -223,7 +225,8 @@ bool is_one_persistent_decode(const DecodeLink& link, const DecodeLink& other) {
     return std::tuple(a.type, a.heads, a.kv_heads, a.keys, a.head_size, a.scale, a.softcap, a.visible.before,
                       a.visible.after, a.visible.from_end, a.visible.beyond_last, e.capacity, e.beyond_last,
                       e.positions, e.rotated, e.rotated_from, e.interleaved, values_between(e.q, e.k),
-                      values_between(e.q, e.v), e.cos, e.sin, e.position_ids, e.last_keys, a.sinks == nullptr);
+                      values_between(e.q, e.v), e.cos, e.sin, e.position_ids, e.last_keys, a.sinks == nullptr,
+                      e.q_epsilon, e.k_epsilon);
   };
   return alike(std::get<AttendLink>(link)) == alike(std::get<AttendLink>(other));
 }

@@ -35,7 +35,7 @@ template <class T>
 struct PersistentAttend {
   int64_t keys, values;  // where the cache is, as seen from the first attend's
   T* y;                  // or null
-  const T* sinks;
+  const T *sinks, *q_weights, *k_weights;
 };
 
 // Each layer has a cache of its own. The new row is in shared memory: queries, the key and its values.
@@ -44,7 +44,7 @@ struct LayerRows : DecodeRows<T> {
   using Base = DecodeRows<T>;
   struct Tile : Base::Tile {
     int64_t keys, values;
-    const T* fresh;
+    const T *fresh, *q_weights, *k_weights;
   };
   DEVICE_FN const T* key_row(const Tile& tile, typename Base::Walk walk, int key, int in_tile, bool there) const {
     return Base::key_row(tile, walk, key, in_tile, there) + tile.keys;
@@ -54,6 +54,9 @@ struct LayerRows : DecodeRows<T> {
   }
   DEVICE_FN static const T* new_head(const AddPacks<T>& add, const Tile& tile, int row, int /*number*/) {
     return tile.fresh + row * add.add.layout.size;
+  }
+  DEVICE_FN static const T* norm_weights(const AddPacks<T>&, const Tile& tile, int which) {
+    return which < 0 ? tile.q_weights : which == 0 ? tile.k_weights : nullptr;
   }
   DEVICE_FN static int64_t moved(const Tile& tile, bool value) { return value ? tile.values : tile.keys; }
 };
@@ -370,6 +373,7 @@ struct PersistentDecode {
     Tile tile;
     tile.batch = 0, tile.kv_head = kv_head, tile.first_row = 0, tile.rows = rows, tile.length = 0;
     tile.keys = a.keys, tile.values = a.values, tile.fresh = fresh;
+    tile.q_weights = a.q_weights, tile.k_weights = a.k_weights;
     return tile;
   }
 
@@ -391,10 +395,10 @@ struct PersistentDecode {
       }
     });
     if (!has_part) return;
-    b.threads([&](int t, Shared& s) {
-      if (t < Share::kOldThreads) return;
+    device::for_each_warp(b, [&](const device::Warp& warp, Shared& s) {
+      if (32 * warp.index() < Share::kOldThreads) return;
       const Tile tile = tile_of(a, row_in(b, s), kv_head);
-      share.take_new(s, tile, part == 0, share.add.likely_position(0, 0, 0), t - Share::kOldThreads);
+      share.take_normed(warp, s, tile, part == 0, share.add.likely_position(0, 0, 0));
     });
     device::for_each_warp(b, [&](const device::Warp& warp, Shared& s) {
       Tile tile = tile_of(a, row_in(b, s), kv_head);

@@ -6,6 +6,7 @@
 #include <bit>
 #include <optional>
 
+#include "device/fast_math.h"
 #include "device/prefetch.h"
 #include "ops/attention/dense/dense_rows.h"
 #include "ops/attention/kv_cache/add_rows.h"
@@ -18,6 +19,10 @@ struct DecodeRows : DenseRows<T, 8> {
   using typename DenseRows<T, 8>::Tile;
   DEVICE_FN static const T* new_head(const AddPacks<T>& add, const Tile& tile, int /*row*/, int number) {
     return add.head_of(tile.batch, number);
+  }
+  // Null: it stays as it is. `which` as DecodeShare says.
+  DEVICE_FN static const T* norm_weights(const AddPacks<T>& add, const Tile&, int which) {
+    return which < 0 ? add.add.q_weights : which == 0 ? add.add.k_weights : nullptr;
   }
   DEVICE_FN static int64_t moved(const Tile&, bool /*value*/) { return 0; }
 };
@@ -61,6 +66,7 @@ struct DecodeShare {
   Group group;
   AddPacks<T> add;
   int parts_log2;
+  float q_epsilon, k_epsilon;  // of norms
 
   DEVICE_FN Share share_of(const Tile& tile, int part) const {
     Share share;
@@ -134,21 +140,41 @@ struct DecodeShare {
   }
   // Queries go where tiles want them, the new key and its values into the cache, too.
   DEVICE_FN void take_new(Shared& s, const Tile& tile, bool keeps, int64_t likely, int t) const {
-    const int heads = tile.rows + (keeps ? 2 : 0);
-    for (int i = t; i < heads << add.lanes_log2; i += kNewThreads) {
-      const int row = i >> add.lanes_log2, pack = i - (row << add.lanes_log2), which = row - tile.rows;
-      if (pack >= add.packs) continue;
-      const int number =
-          which < 0 ? tile.kv_head * tile.rows + row : add.add.q_heads + which * add.add.kv_heads + tile.kv_head;
-      const auto rotated =
-          add.rotated(group.source.new_head(add, tile, row, number), tile.batch, tile.batch, 0, number, pack, likely);
-      const auto put = [&](int column, const auto& packed) {
-        (which < 0 ? in_q(s, row, column) : s.fresh[which][column / 8]) = device::words_of(packed);
-      };
-      put(rotated.first, rotated.packs.real);
-      if (rotated.rotates) put(rotated.first + add.add.layout.half, rotated.packs.imaginary);
-      if (which >= 0 && add.add.has_room(rotated.begin))
-        add.store(rotated, add.in_cache(tile.batch, number, rotated.begin) + group.source.moved(tile, which == 1));
+    for (int i = t; i < threads_of_new(tile, keeps); i += kNewThreads) {
+      const New one = new_of(tile, i);
+      if (one.pack >= add.packs) continue;
+      const auto asked = add.ask(group.source.new_head(add, tile, one.row, one.number), one.pack);
+      put(s, tile, one, add.rotated(asked, tile.batch, tile.batch, 0, one.number, one.pack, likely));
+    }
+  }
+  // The same where queries and keys are normalised. Neighbouring lanes have a head.
+  DEVICE_FN void take_normed(const Warp& warp, Shared& s, const Tile& tile, bool keeps, int64_t likely) const {
+    struct Asked {
+      typename AddPacks<T>::Asked at;
+      float squares, all;
+    };
+    const int own = 32 * warp.index() - kOldThreads, end = threads_of_new(tile, keeps);
+    for (int first = own; first < end; first += kNewThreads) {
+      device::PerThread<Asked, 32> asked;
+      warp.lanes([&](int lane) {
+        const New one = new_of(tile, first + lane);
+        asked[lane] = {};
+        if (first + lane >= end || one.pack >= add.packs) return;
+        asked[lane].at = add.ask(group.source.new_head(add, tile, one.row, one.number), one.pack);
+        asked[lane].squares = add.squares_of(asked[lane].at);
+      });
+      warp.template scan<1>(
+          1 << add.lanes_log2, 0.f, [&](int lane) { return &asked[lane].squares; },
+          [&](int lane) { return &asked[lane].all; }, [](float a, float c) { return a + c; });
+      warp.lanes([&](int lane) {
+        const New one = new_of(tile, first + lane);
+        if (first + lane >= end || one.pack >= add.packs) return;
+        const T* const weights = group.source.norm_weights(add, tile, one.which);
+        const float mean = asked[lane].all / float(add.add.layout.size);
+        const float factor = device::fast_inverse_root(mean + (one.which < 0 ? q_epsilon : k_epsilon));
+        put(s, tile, one,
+            add.rotated(asked[lane].at, tile.batch, tile.batch, 0, one.number, one.pack, likely, weights, factor));
+      });
     }
   }
 
@@ -180,6 +206,29 @@ struct DecodeShare {
   }
 
  private:
+  // Of new rows a pack, of which head.
+  struct New {
+    int row, pack, which, number;  // which: the key's or its values; below zero: a query's
+  };
+  DEVICE_FN int threads_of_new(const Tile& tile, bool keeps) const {
+    return (tile.rows + (keeps ? 2 : 0)) << add.lanes_log2;
+  }
+  DEVICE_FN New new_of(const Tile& tile, int i) const {
+    const int row = i >> add.lanes_log2, which = row - tile.rows;
+    const int number =
+        which < 0 ? tile.kv_head * tile.rows + row : add.add.q_heads + which * add.add.kv_heads + tile.kv_head;
+    return {row, i - (row << add.lanes_log2), which, number};
+  }
+  DEVICE_FN void put(Shared& s, const Tile& tile, const New& one, const typename AddPacks<T>::Rotated& rotated) const {
+    const auto put = [&](int column, const auto& packed) {
+      (one.which < 0 ? in_q(s, one.row, column) : s.fresh[one.which][column / 8]) = device::words_of(packed);
+    };
+    put(rotated.first, rotated.packs.real);
+    if (rotated.rotates) put(rotated.first + add.add.layout.half, rotated.packs.imaginary);
+    if (one.which >= 0 && add.add.has_room(rotated.begin))
+      add.store(rotated,
+                add.in_cache(tile.batch, one.number, rotated.begin) + group.source.moved(tile, one.which == 1));
+  }
   DEVICE_FN static Words& in_q(Shared& s, int row, int column) {
     return s.q[0][column / 32][row * 4 + column % 32 / 8];
   }
@@ -216,7 +265,9 @@ std::optional<Share> share_decode_step(device::FaultRef fault, const CacheExtens
                              device::SmallDivider(int(p.kv_heads))};
   return Share{{rows, SinkView<T>(p), int(p.head_size), int(p.value_size), float(p.scale), float(p.softcap), {}, {}},
                AddPacks<T>(add),
-               std::countr_zero(unsigned(parts))};
+               std::countr_zero(unsigned(parts)),
+               e.q_epsilon,
+               e.k_epsilon};
 }
 
 }  // namespace encore::ops

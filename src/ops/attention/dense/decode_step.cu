@@ -16,8 +16,9 @@ using device::Pack;
 using device::PerThread;
 using device::Warp;
 
-// A cluster has the heads that share one of keys, and each of its blocks a part of these.
-template <class T, int kChunks>
+// A cluster has the heads that share one of keys, and each of its blocks a part of these. kNormed: queries and keys are
+// normalised.
+template <class T, int kChunks, bool kNormed>
 struct DecodeStep {
   using Part = DecodeShare<T, kChunks, 10>;
   using Tile = typename Part::Tile;
@@ -41,16 +42,7 @@ struct DecodeStep {
     Tile tile = tile_of(b);
     PerThread<typename Part::Keys, kThreads> keys;
     PerThread<typename Part::Values, kThreads> values;
-    b.threads([&](int t, Shared& s) {
-      if (t >= Part::kOldThreads) {
-        const int own = t - Part::kOldThreads;
-        const int64_t likely = part.add.likely_position(tile.batch, tile.batch, 0);
-        part.add.prefetch_angles(likely, own);
-        part.clear(s, tile, own);
-        b.wait();
-        part.take_new(s, tile, rank == 0, likely, own);
-        return;
-      }
+    const auto take_old = [&](int t, Shared& s) {
       Tile known = tile;
       known.length = source.visible.likely_length(tile.batch);
       part.prefetch_keys(known, rank, t);
@@ -65,7 +57,29 @@ struct DecodeStep {
       }
       if (t == 0) s.length = known.length;
       part.find_ranges(s, known, t);
-    });
+    };
+    const auto expect_new = [&](int t, Shared& s) {
+      const int own = t - Part::kOldThreads;
+      const int64_t likely = part.add.likely_position(tile.batch, tile.batch, 0);
+      part.add.prefetch_angles(likely, own);
+      part.clear(s, tile, own);
+      b.wait();
+      return likely;
+    };
+    if constexpr (kNormed)
+      device::for_each_warp(b, [&](const Warp& warp, Shared& s) {
+        const int first = 32 * warp.index();
+        if (first < Part::kOldThreads) return warp.lanes([&](int lane) { take_old(first + lane, s); });
+        int64_t likely;
+        warp.lanes([&](int lane) { likely = expect_new(first + lane, s); });
+        part.take_normed(warp, s, tile, rank == 0, likely);
+      });
+    else
+      b.threads([&](int t, Shared& s) {
+        if (t < Part::kOldThreads) return take_old(t, s);
+        const int64_t likely = expect_new(t, s);
+        part.take_new(s, tile, rank == 0, likely, t - Part::kOldThreads);
+      });
     tile.length = shared.length;
     device::for_each_warp(
         b, [&](const Warp& warp, Shared& s) { part.attend(warp, b, s, acc_in(b, s), keys, values, tile, rank); });
@@ -168,9 +182,9 @@ int blocks_for(int device, const Attend& p) {
   return most > 0 && heads <= room && p.keys <= blocks * kMostKeys ? blocks : 0;
 }
 
-template <class T, int kChunks>
+template <class T, int kChunks, bool kNormed>
 bool launch(Context& context, const CacheExtension& e, const Attend& p, DecodeChain* chain) {
-  using Kernel = DecodeStep<T, kChunks>;
+  using Kernel = DecodeStep<T, kChunks, kNormed>;
   const int blocks = blocks_for<Kernel>(device_of(context, chain), p);
   if (blocks == 0) return false;
   const auto part = share_decode_step<typename Kernel::Part>(context.fault(), e, p, blocks);
@@ -189,12 +203,15 @@ bool launch(Context& context, const CacheExtension& e, const Attend& p, DecodeCh
 }  // namespace
 
 bool decode_step(Context& context, const CacheExtension& e, const Attend& p, DecodeChain* chain) {
-  if (e.rows != 1 || e.from_start || e.filled || e.staged || e.residents.capacity > 0 || e.codes[0] || e.q_weights)
-    return false;
+  if (e.rows != 1 || e.from_start || e.filled || e.staged || e.residents.capacity > 0 || e.codes[0]) return false;
   if (p.scores.data || p.heads / p.kv_heads > 8 || p.head_size > 128 || !fits_grouped_decode(p)) return false;
   bool done = false;
   dispatch(TypeList<Half, BFloat16>{}, p.type, [&]<class T> {
-    done = p.head_size <= 64 ? launch<T, 2>(context, e, p, chain) : launch<T, 4>(context, e, p, chain);
+    const auto with = [&]<int kChunks> {
+      done = e.q_weights ? launch<T, kChunks, true>(context, e, p, chain)
+                         : launch<T, kChunks, false>(context, e, p, chain);
+    };
+    p.head_size <= 64 ? with.template operator()<2>() : with.template operator()<4>();
   });
   return done;
 }

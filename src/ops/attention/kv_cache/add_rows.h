@@ -181,25 +181,43 @@ struct AddPacks {
     return (is_q ? add.q + token * add.q_token : (is_value ? add.v : add.k) + token * add.kv_token) +
            (is_q ? number : kv_head) * add.layout.size;
   }
-  // The same, which begins at `head`. All is asked for before the token's position is known, angles where it is likely
-  // to be: for a token that a model generates, time is that of one read.
-  DEVICE_FN Rotated rotated(const T* head, int64_t token, int64_t batch, int row, int number, int pack,
-                            int64_t likely) const {
-    const PairLayout& layout = add.layout;
+  // A pack of the head that begins there, and what rotates with it.
+  struct Asked {
+    Words low, high;
+  };
+  DEVICE_FN bool rotates(int pack) const { return pack < add.layout.rotated_packs; }
+  DEVICE_FN int first_of(int pack) const { return (pack + (rotates(pack) ? 0 : add.layout.rotated_packs)) * kPack; }
+  DEVICE_FN Asked ask(const T* head, int pack) const {
+    const T* const from = head + first_of(pack);
+    return {device::load_words<kPack>(from),
+            rotates(pack) ? device::load_words<kPack>(from + add.layout.half) : Words{}};
+  }
+  DEVICE_FN static float squares_of(const Asked& asked) {
+    float sum = 0;
+    for (const Words* words : {&asked.low, &asked.high}) {
+      const auto values = device::pack_of<T>(*words);
+      UNROLL for (int i = 0; i < kPack; ++i) sum += float(values.at[i]) * float(values.at[i]);
+    }
+    return sum;
+  }
+  // Each value by the factor, and then by its weight, if the head has weights. All is asked for before the token's
+  // position is known, angles where it is likely to be: for a token that a model generates, time is that of one read.
+  DEVICE_FN Rotated rotated(const Asked& asked, int64_t token, int64_t batch, int row, int number, int pack,
+                            int64_t likely, const T* weights = nullptr, float factor = 1) const {
     const bool is_value = number >= add.q_heads + add.kv_heads;
     Rotated rotated;
-    rotated.rotates = pack < layout.rotated_packs;
-    rotated.first = (pack + (rotated.rotates ? 0 : layout.rotated_packs)) * kPack;
-    const T* const from = head + rotated.first;
-    const Words low = device::load_words<kPack>(from),
-                high = rotated.rotates ? device::load_words<kPack>(from + layout.half) : Words{};
+    rotated.rotates = rotates(pack);
+    rotated.first = first_of(pack);
+    Asked by{};
+    if (weights) by = ask(weights, pack);
     const bool turns = rotated.rotates && !is_value;
     Angles angles{};
     if (turns && likely >= 0) angles = angles_at(likely, rotated.first);
     const int64_t last = add.added.last(batch);
     rotated.begin = add.added.begin_before(last);
     if (number == 0 && pack == 0 && row == 0) add.added.check(last, add.fault);
-    rotated.packs = {device::pack_of<T>(low), device::pack_of<T>(high)};
+    rotated.packs = {device::pack_of<T>(asked.low), device::pack_of<T>(asked.high)};
+    if (weights) rotated.packs.scale(factor, {device::pack_of<T>(by.low), device::pack_of<T>(by.high)});
     if (turns) {
       const int64_t position = add.position(token, rotated.begin + row);
       if (position != likely) angles = angles_at(position, rotated.first);

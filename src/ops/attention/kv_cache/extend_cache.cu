@@ -60,7 +60,8 @@ struct AddPackedRows {
       if (number == 0) add.prefetch_angles(likely, pack);
       b.wait();
       if (number >= heads || pack >= add.packs) return;
-      const auto rotated = add.rotated(add.head_of(token, number), token, batch, int(row), number, pack, likely);
+      const auto rotated =
+          add.rotated(add.ask(add.head_of(token, number), pack), token, batch, int(row), number, pack, likely);
       const AddRows<T, false>& rows = add.add;
       if (number < rows.q_heads)
         return add.store(rotated, rows.rotated_q + (token * rows.q_heads + number) * rows.layout.size);
