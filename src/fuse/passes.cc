@@ -47,6 +47,7 @@ constexpr Pass kPasses[] = {
     {"biases", "a product and its bias", join_bias},
     {"squeeze_excite", "squeeze and excite", join_squeeze_excite, false},
     {"projections", "a product", join_projections, false},
+    {"packed_heads", "an attention", pack_heads, false},
     {"rotation_pairs", "two rotations", join_rotation_pair, false},
     {"stacked_recurrences", "recurrent layers", stack_recurrences, false},
     {"shared_masks", nullptr, nullptr, false, share_masks},

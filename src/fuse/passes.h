@@ -145,6 +145,8 @@ void join_bias_gelu(Match& match, int gelu);
 // The products that make queries, keys and values of the same rows are one, of whose columns attention reads each where
 // it is. GroupQueryAttention takes them packed.
 void join_projections(Match& match, int attention);
+// A Split into queries, keys and values goes, if GroupQueryAttention alone reads them: it takes what was split.
+void pack_heads(Match& match, int attention);
 // Two rotations by the same cosines and sines, as of queries and keys, neither of which waits for the other.
 void join_rotation_pair(Match& match, int first);
 // LSTMs, GRUs and RNNs on top of one another, in one direction, of which nobody else reads what is between.
