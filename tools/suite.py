@@ -124,8 +124,8 @@ def _all():
         )
         stages.append(Stage(f"operators, as on sm_{architecture}", other, ("build virtual",)))
     # What operators compute does not depend on onnxruntime, so the oldest calls each with each type, and not with all
-    # shapes; everything about sessions, memory and threads it runs whole. Freed memory is filled: older ones read it, if
-    # a session goes before its tensors.
+    # shapes; everything about sessions, memory and threads it runs whole. Freed memory is filled, for older ones read
+    # it if a session goes before its tensors.
     oldest = lambda: _pytest("--representative", ort=OLDEST_ORT, MALLOC_PERTURB_="165")
     stages.append(Stage(f"Python representative set, onnxruntime {OLDEST_ORT}", oldest, ("build virtual",), 3))
     stages.append(Stage(f"Python, onnxruntime {env.NEWEST_ORT}", lambda: _pytest(), ("build virtual",), 5))

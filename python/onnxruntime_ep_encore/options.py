@@ -147,7 +147,7 @@ class Options(_Dotted, total=False):
     """Make one persistent kernel of the products and the attention with which a language model makes a token, in a
     region and for one sequence: its blocks read weights on while they tell one another what they made. It takes
     products of halves, as they are or with weights of four bits, and a KV cache that is past and present in one.
-    Default: 0."""
+    Profiled runs have a kernel for each. It has yet to be tried on a GPU. Default: 0."""
 
     regions: bool | None
     """Make one node of all that Encore can run together; the host has less to do for it. Such a region ends at nodes
