@@ -110,7 +110,6 @@ TEST(ApiVersion, SettlesOncePerProcess) {
   EXPECT_TRUE(host_has(kGraphCaptureApi));
   EXPECT_TRUE(host_has(kReleaseCapturedGraphApi));
   EXPECT_FALSE(host_has(kSyncAfterReplayHost));
-  EXPECT_FALSE(host_has(kPreallocatedOutputApi));
 
   FakeHost::current = &FakeHost::other_api;
   EXPECT_THROW(negotiate(base), std::runtime_error) << "another onnxruntime's table";

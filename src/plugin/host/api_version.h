@@ -27,7 +27,6 @@ inline constexpr uint32_t kSessionInitializationEndApi = ort_abi::since::OrtEp::
 inline constexpr uint32_t kDefaultMemoryDeviceApi = ort_abi::since::OrtEp::GetDefaultMemoryDevice;
 inline constexpr uint32_t kReleaseCapturedGraphApi = ort_abi::since::OrtEp::ReleaseCapturedGraph;
 inline constexpr uint32_t kKernelSyncStreamApi = ort_abi::since::OrtApi::KernelContext_GetSyncStream;
-inline constexpr uint32_t kPreallocatedOutputApi = ort_abi::since::OrtApi::KernelContext_GetPreallocatedOutput;
 inline constexpr uint32_t kProfilerApi = ort_abi::since::OrtEp::CreateProfiler;
 inline constexpr uint32_t kExecutionModeApi = ort_abi::since::OrtApi::GetSessionExecutionMode;
 
