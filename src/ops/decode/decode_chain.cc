@@ -13,6 +13,7 @@ const ProductLink* product_of(const DecodeLink& link) { return std::get_if<Produ
 const AttendLink* attend_of(const DecodeLink& link) { return std::get_if<AttendLink>(&link); }
 
 int64_t y_count(const ProductLink& p) { return p.gated ? p.columns / 2 : p.columns; }
+
 }  // namespace
 
 DecodeChain::~DecodeChain() {
@@ -45,8 +46,8 @@ bool DecodeChain::continues(const DecodeLink& link) const {
   }
   const auto& [cache, attend, fault] = *attend_of(link);
   if (!product_of(last) || cache.q != made.begin || !made.has(cache.k) || !made.has(cache.v)) return false;
-  const void* const others[] = {cache.keys, cache.values, cache.last_keys, cache.position_ids,
-                                cache.cos,  cache.sin,    attend.sinks};
+  const void* const others[] = {cache.keys, cache.values,    cache.last_keys, cache.position_ids, cache.cos,
+                                cache.sin,  cache.q_weights, cache.k_weights, attend.sinks};
   return std::ranges::none_of(others, [&](const void* read) { return is_put_off(read); });
 }
 
@@ -66,7 +67,7 @@ bool DecodeChain::add(DecodeLink link, Alone alone) {
     written_.push_back({cache.keys, bytes});
     written_.push_back({cache.values, bytes});
   }
-  links_.push_back({link, std::move(alone), device::Label::current()});
+  links_.push_back({std::move(link), std::move(alone), device::Label::current()});
   return true;
 }
 

@@ -30,7 +30,7 @@ bool suits(int device, const ProductLink& p) {
       tiles == 0 || tiles > kMostTiles * device::multiprocessors(device))
     return false;
   if (p.gamma && p.depth > kMostNormedDepth) return false;
-  if (!are_aligned(16, {p.x, p.weights, p.gamma, p.skip, p.sum}) || !are_aligned(16, {p.y})) return false;
+  if (!are_aligned(16, {p.x, p.weights, p.gamma, p.skip, p.sum, p.y})) return false;
   if (p.weights) return p.depth % kUnit == 0;
   return p.codes.bits == 4 && p.woven.codes && p.woven.scales && (!p.codes.zeros || p.woven.zeros) &&
          p.codes.rows == p.columns && Weave<4>::units(p.codes) * Weave<4>::kUnit <= kMostDepth;
