@@ -91,6 +91,7 @@ ACCEPTED = [
     Accepted("ArrayFeatureExtractor", SERVED, "negative indices count from the end", says("must be in [0")),
     Accepted("ArrayFeatureExtractor", SERVED, "the CPU EP refuses to take nothing", says("num_indices = 0")),
     Accepted("LinearClassifier LinearRegressor", DECLINED, "more coefficients, or fewer", says("coefficients for")),
+    Accepted("LinearClassifier", SERVED, "the CPU EP wants two labels of a row", says("must have exactly 2 elements")),
     Accepted(
         "LinearClassifier LinearRegressor",
         REFUSED,
