@@ -112,6 +112,11 @@ def test_against_the_cpu(case):
         gqa((9,), rows=4, misaligned=True, packed=True),
         gqa((1500,), rows=300, heads=2, kv_heads=1, size=64, dtype="float16", rotary=32),
         gqa((299, 180), rows=300, heads=2, kv_heads=1, size=64, dtype="bfloat16", rotary=32, packed=True),
+        gqa((300,), heads=8, kv_heads=1, size=128, room=512, dtype="float16", weights=True, rotary=64, packed=True),
+        gqa((40, 7), heads=6, kv_heads=2, size=96, room=64, dtype="bfloat16", weights=True, rotary=16),
+        gqa((40,), heads=2, kv_heads=2, size=40, room=50, dtype="float16", weights=True, rotary=16, packed=True),
+        gqa((40,), heads=4, kv_heads=4, size=128, room=50, dtype="float16", weights=True, sinks=True),
+        gqa((40,), heads=4, kv_heads=2, size=72, room=50, dtype="float16", weights=True, rotary=24, ids=True),
     ],
     ids=str,
 )
