@@ -1,5 +1,4 @@
 #include "fuse/passes.h"
-#include "fuse/variant.h"
 #include "ops/registry.h"
 
 namespace encore::fuse {
@@ -9,14 +8,14 @@ void pack_heads(Match& match, int attention) {
   if (!match.is_there(attention) || match.node(attention).domain() != ops::kMicrosoft ||
       match.node(attention).op_type() != "GroupQueryAttention")
     return;
-  Step made = match.step(attention);
-  const int split = match.maker(made.inputs[0], "Split");
+  std::vector<int> inputs = match.step(attention).inputs;
+  const int split = match.maker(inputs[0], "Split");
   if (split < 0 || match.step(split).outputs.size() != 3) return;
   int64_t widths[3];
   for (size_t i = 0; i < 3; ++i) {
     const int part = match.step(split).outputs[i];
     const auto& dims = part < 0 ? std::nullopt : match.value(part).dims;
-    if (made.inputs[i] != part || match.only_reader(part) != attention || !dims || dims->size() != 3) return;
+    if (inputs[i] != part || match.only_reader(part) != attention || !dims || dims->size() != 3) return;
     widths[i] = dims->back();
   }
   const int64_t axis = match.node(split).get_int("axis", 0);
@@ -25,13 +24,10 @@ void pack_heads(Match& match, int attention) {
   if ((axis != 2 && axis != -1) || heads <= 0 || kv_heads <= 0 || widths[0] <= 0 || widths[0] % heads != 0 ||
       widths[1] != widths[0] / heads * kv_heads || widths[2] != widths[1])
     return;
-  const int packed = match.step(split).inputs[0];
-  auto node = std::make_shared<Variant>(made.node);
-  node->inputs()[0].dims = match.value(packed).dims;
-  node->inputs()[1] = node->inputs()[2] = {};
-  made.node = std::move(node);
-  made.inputs[0] = packed, made.inputs[1] = made.inputs[2] = -1;
-  match.replace({split, attention}, std::move(made));
+  inputs[0] = match.step(split).inputs[0], inputs[1] = inputs[2] = -1;
+  const NodeInfo& node = match.node(attention);
+  match.replace({split, attention},
+                match.plan().step(operator_of(node), node.name(), std::move(inputs), match.step(attention).outputs));
 }
 
 }  // namespace encore::fuse

@@ -51,7 +51,8 @@ class Prepared final : public ops::Op {
 
 }  // namespace
 
-Program::Program(Plan plan) : plan_(std::move(plan)), places_(plan_.values.size()) {
+Program::Program(Plan plan)
+    : plan_(std::move(plan)), places_(plan_.values.size()), puts_off_(plan_.settings.persistent_decode) {
   for (size_t i = 0; i < plan_.inputs.size(); ++i) places_[size_t(plan_.inputs[i])].input = int(i);
   for (size_t i = 0; i < plan_.host_inputs.size(); ++i)
     places_[size_t(plan_.host_inputs[i])].host_input = int(plan_.inputs.size() + i);
@@ -209,7 +210,10 @@ class Program::Running {
   }
 
   ops::Context& outer() { return outer_; }
-  ops::DecodeChain& decode_chain() { return decode_chain_; }
+  // Profiles tell of nodes one by one.
+  ops::DecodeChain* decode_chain() {
+    return program_.puts_off_ && !profile::Timeline::here() ? &decode_chain_ : nullptr;
+  }
   // On which all that was put off is launched.
   ops::StreamRef stream() {
     decode_chain_.launch();
@@ -367,8 +371,7 @@ class Program::ActionContext final : public ops::InnerContext, public ops::HasRo
   }
 
   ops::StreamRef stream() const override { return running_.stream(); }
-  // Profiles tell of nodes one by one.
-  ops::DecodeChain* decode_chain() override { return profile::Timeline::here() ? nullptr : &running_.decode_chain(); }
+  ops::DecodeChain* decode_chain() override { return running_.decode_chain(); }
 
   int input_count() const override { return int(action_.inputs.size()); }
   int output_count() const override { return int(action_.outputs.size()); }

@@ -33,7 +33,7 @@ bool DecodeChain::is_put_off(const void* read) const {
 // Whether it takes what the last one made, and nothing else that was put off but the last sum.
 bool DecodeChain::continues(const DecodeLink& link) const {
   const DecodeLink& last = links_.back().link;
-  const auto is_alike = [&](const Waiting& each) { return each.link.index() == link.index(); };
+  const auto is_alike = [&](const LinkPutOff& each) { return each.link.index() == link.index(); };
   if (size_t(std::ranges::count_if(links_, is_alike)) >= (product_of(link) ? kMostDecodeProducts : kMostDecodeAttends))
     return false;
   if (const auto alike = std::ranges::find_if(links_, is_alike);
@@ -51,13 +51,14 @@ bool DecodeChain::continues(const DecodeLink& link) const {
   return std::ranges::none_of(others, [&](const void* read) { return is_put_off(read); });
 }
 
-bool DecodeChain::add(DecodeLink link, Alone alone) {
+bool DecodeChain::add(DecodeLink link, LaunchAlone alone) {
   if (!suits_persistent_decode(device(), link)) return false;
   auto* const product = std::get_if<ProductLink>(&link);
   if (product && !links_.empty() && product->skip == made_by(links_.back().link).begin)
     std::swap(product->x, product->skip);  // which are added up
   if (!links_.empty() && !continues(link)) launch();
   if (links_.empty() && !product) return false;  // it takes what a product made
+  const bool is_first = links_.empty(), takes_sum = product && product->skip && product->skip == sum_;
   written_.push_back(made_by(link));
   if (product) {
     if (product->sum) written_.push_back({sum_ = product->sum, device::size_bytes(product->type, product->depth)});
@@ -67,15 +68,19 @@ bool DecodeChain::add(DecodeLink link, Alone alone) {
     written_.push_back({cache.keys, bytes});
     written_.push_back({cache.values, bytes});
   }
-  links_.push_back({std::move(link), std::move(alone), device::Label::current()});
+  links_.push_back({.link = std::move(link),
+                    .alone = std::move(alone),
+                    .label = device::Label::current(),
+                    .x_from_memory = is_first,
+                    .skip_from_memory = !takes_sum});
   return true;
 }
 
 void DecodeChain::forget(const void* value) {
   if (!value) return;
-  for (Waiting& each : links_) {
-    if (made_by(each.link).begin == value) each.forgotten_y = true;
-    if (const auto* const p = product_of(each.link); p && p->sum == value) each.forgotten_sum = true;
+  for (LinkPutOff& each : links_) {
+    if (made_by(each.link).begin == value) each.y_to_memory = false;
+    if (const auto* const p = product_of(each.link); p && p->sum == value) each.sum_to_memory = false;
   }
 }
 
@@ -86,37 +91,21 @@ void DecodeChain::give_back(void* scratch) {
 
 void DecodeChain::launch() {
   if (links_.empty()) return;
-  const std::vector<Waiting> links = std::exchange(links_, {});
+  const std::vector<LinkPutOff> links = std::exchange(links_, {});
   written_.clear(), sum_ = nullptr;
-  launch_links(links);
-  for (void* block : std::exchange(given_back_, {})) context_.give_back(block);
-}
-
-void DecodeChain::launch_links(const std::vector<Waiting>& links) {
   constexpr size_t kFewest = 4;  // else kernels that begin early do as well
-  const bool attends = std::ranges::any_of(links, [](const Waiting& each) { return attend_of(each.link); });
-  if (!attends || links.size() < kFewest) {
+  const bool attends = std::ranges::any_of(links, [](const LinkPutOff& each) { return attend_of(each.link); });
+  if (attends && links.size() >= kFewest) {
+    const device::Label label(links.front().label);
+    run_persistent_decode(context_, links);
+  } else {
     const StreamRef stream = context_.stream();
-    for (const Waiting& each : links) {
+    for (const LinkPutOff& each : links) {
       const device::Label label(each.label);
       each.alone(stream);
     }
-    return;
   }
-  std::vector<PersistentLink> all;
-  const void* sum = nullptr;
-  for (const Waiting& each : links) {
-    PersistentLink& one = all.emplace_back(each.link);
-    one.x_from_memory = all.size() == 1;
-    one.y_to_memory = !each.forgotten_y;
-    one.sum_to_memory = !each.forgotten_sum;
-    if (const auto* const p = product_of(each.link)) {
-      one.skip_from_memory = !p->skip || p->skip != sum;
-      if (p->sum) sum = p->sum;
-    }
-  }
-  const device::Label label(links.front().label);
-  run_persistent_decode(context_, all);
+  for (void* block : std::exchange(given_back_, {})) context_.give_back(block);
 }
 
 }  // namespace encore::ops

@@ -39,12 +39,21 @@ struct AttendLink {
 };
 
 using DecodeLink = std::variant<ProductLink, AttendLink>;
+// How a link is launched by itself.
+using LaunchAlone = std::function<void(StreamRef)>;
+
+// What was put off.
+struct LinkPutOff {
+  DecodeLink link;
+  LaunchAlone alone;
+  const char* label;
+  bool x_from_memory = true;     // of a product; else it is what the link before made
+  bool skip_from_memory = true;  // else the sum of the last product that had one
+  bool y_to_memory = true, sum_to_memory = true;
+};
 
 class DecodeChain {
  public:
-  // How a link is launched by itself.
-  using Alone = std::function<void(StreamRef)>;
-
   // Memory comes from the context, and launches go to its stream.
   explicit DecodeChain(Context& context) : context_(context) {}
   ~DecodeChain();
@@ -52,14 +61,13 @@ class DecodeChain {
 
   int device() const { return context_.stream().device(); }
   // Puts it off. False, and nothing is done, if it is nothing for the kernel.
-  bool add(DecodeLink link, Alone alone);
+  bool add(DecodeLink link, LaunchAlone alone);
   // Nobody will read what was put off there.
   void forget(const void* value);
   // The context's scratch is not needed any more once all is launched.
   void give_back(void* scratch);
   // Launches what was put off.
   void launch();
-  bool is_empty() const { return links_.empty(); }
 
  private:
   // Memory from `begin` on.
@@ -68,19 +76,12 @@ class DecodeChain {
     size_t bytes;
     bool has(const void* at) const { return at >= begin && at < static_cast<const char*>(begin) + bytes; }
   };
-  struct Waiting {
-    DecodeLink link;
-    Alone alone;
-    const char* label;
-    bool forgotten_y = false, forgotten_sum = false;  // nobody reads it
-  };
   static Extent made_by(const DecodeLink& link);
   bool continues(const DecodeLink& link) const;
   bool is_put_off(const void* read) const;
-  void launch_links(const std::vector<Waiting>& links);
 
   Context& context_;
-  std::vector<Waiting> links_;
+  std::vector<LinkPutOff> links_;
   std::vector<Extent> written_;  // by them
   const void* sum_ = nullptr;    // the last that is among it
   std::vector<void*> given_back_;

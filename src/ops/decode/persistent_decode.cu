@@ -9,11 +9,13 @@
 #include "device/memory.h"
 #include "ops/decode/persistent_decode_kernel.h"
 #include "ops/dispatch.h"
+#include "ops/registry.h"
 
 namespace encore::ops {
 namespace {
 
-constexpr int64_t kColumns = 16, kUnit = 128;
+using AnyKernel = PersistentDecode<Half, PlainColumns<Half>, 2>;
+constexpr int64_t kColumns = AnyKernel::kColumns, kUnit = PlainColumns<Half>::kUnit;
 // Of a row, and of a block: with these, rings, residual and sums take less than kSharedBytes.
 constexpr int64_t kMostDepth = 24576, kMostTiles = 256, kSharedBytes = 220 * 1024;
 
@@ -21,12 +23,10 @@ bool are_aligned(uintptr_t bytes, std::initializer_list<const void*> addresses) 
   return std::ranges::all_of(addresses, [&](const void* at) { return reinterpret_cast<uintptr_t>(at) % bytes == 0; });
 }
 
-bool is_half(Type type) { return type == Type::f16 || type == Type::bf16; }
-
 bool suits(int device, const ProductLink& p) {
   const int64_t tiles = p.columns / kColumns;
   if (device::shared_bytes(device) < kSharedBytes) return false;
-  if (!is_half(p.type) || p.columns % kColumns != 0 || p.depth % 8 != 0 || p.depth > kMostDepth || p.depth == 0 ||
+  if (!kHalves.has(p.type) || p.columns % kColumns != 0 || p.depth % 8 != 0 || p.depth > kMostDepth || p.depth == 0 ||
       tiles == 0 || tiles > kMostTiles * device::multiprocessors(device))
     return false;
   if (p.gamma && p.depth > kMostNormedDepth) return false;
@@ -39,13 +39,12 @@ bool suits(int device, const ProductLink& p) {
 // decode_step() has looked at the rest.
 bool suits(const AttendLink& link) {
   const auto& [e, a, fault] = link;
-  return is_half(a.type) && e.batch == 1 && !a.mask.data && a.head_size == a.value_size && a.head_size % 8 == 0 &&
+  return kHalves.has(a.type) && e.batch == 1 && !a.mask.data && a.head_size == a.value_size && a.head_size % 8 == 0 &&
          a.y.head == a.head_size && e.past_keys == e.keys && e.past_values == e.values && are_aligned(4, {a.y.data});
 }
 
 int parts_log2(int device, const Attend& a) {
-  using Kernel = PersistentDecode<Half, PlainColumns<Half>, 2>;
-  const int most = std::min(device::multiprocessors(device) / int(a.kv_heads), Kernel::kMostParts);
+  const int most = std::min(device::multiprocessors(device) / int(a.kv_heads), AnyKernel::kMostParts);
   return most > 0 ? std::bit_width(unsigned(most)) - 1 : -1;
 }
 
@@ -85,21 +84,15 @@ struct Layout {
   int64_t row, sums, acc, end;
 };
 
-template <class Kernel>
-Layout layout_of(std::span<const PersistentLink> links, int64_t blocks) {
-  int64_t row = 0, residual = 0, sixteens = 0, fresh = 0;
-  for (const PersistentLink& each : links) {
-    if (const auto* const p = std::get_if<ProductLink>(&each.link)) {
-      row = std::max(row, units_of(*p) * kUnit);
-      if (p->gamma) residual = std::max(residual, p->depth);
-      const int log2 = width_log2_of(*p, blocks);
-      const int64_t own = (p->columns / (kColumns << log2) + blocks - 1) / blocks;
-      sixteens = std::max(sixteens, (own + Kernel::kWarps) << log2);
-    } else {
-      const Attend& a = std::get<AttendLink>(each.link).attend;
-      fresh = (a.heads / a.kv_heads + 2) * a.head_size;
-    }
+template <class Kernel, class T>
+Layout layout_of(const PersistentSteps<T>& steps, const Attend& attend) {
+  int64_t row = 0, residual = 0, sixteens = 0;
+  for (const PersistentProduct<T>& p : std::span(steps.products).first(size_t(steps.products_count))) {
+    row = std::max(row, p.units * kUnit >> p.width_log2);
+    if (p.gamma) residual = std::max<int64_t>(residual, p.depth);
+    sixteens = std::max<int64_t>(sixteens, (p.tiles + (p.more > 0) + Kernel::kWarps) << p.width_log2);
   }
+  const int64_t fresh = (attend.heads / attend.kv_heads + 2) * attend.head_size;
   const auto behind = [](int64_t at, int64_t halves) { return at + (halves * int64_t(sizeof(Half)) + 15) / 16 * 16; };
   Layout layout{.row = behind(Kernel::kRingBytes, residual)};
   layout.sums = behind(layout.row, row), layout.acc = behind(layout.row, fresh);
@@ -109,7 +102,7 @@ Layout layout_of(std::span<const PersistentLink> links, int64_t blocks) {
 }
 
 template <class T>
-PersistentProduct<T> product_of(const PersistentLink& link, int64_t blocks) {
+PersistentProduct<T> product_of(const LinkPutOff& link, int64_t blocks) {
   const ProductLink& p = std::get<ProductLink>(link.link);
   const auto values = [](const void* at) { return static_cast<const T*>(at); };
   const int log2 = width_log2_of(p, blocks);
@@ -138,7 +131,7 @@ PersistentProduct<T> product_of(const PersistentLink& link, int64_t blocks) {
 }
 
 template <class T>
-PersistentAttend<T> attend_of(const PersistentLink& link, const AttendLink& first) {
+PersistentAttend<T> attend_of(const LinkPutOff& link, const AttendLink& first) {
   const AttendLink& own = std::get<AttendLink>(link.link);
   return {.keys = values_between(first.cache.keys, own.cache.keys),
           .values = values_between(first.cache.values, own.cache.values),
@@ -149,7 +142,7 @@ PersistentAttend<T> attend_of(const PersistentLink& link, const AttendLink& firs
 }
 
 template <class T, class Weights, int kChunks>
-void launch(Context& context, std::span<const PersistentLink> links, const AttendLink& first) {
+void launch(Context& context, std::span<const LinkPutOff> links, const AttendLink& first) {
   using Kernel = PersistentDecode<T, Weights, kChunks>;
   const auto& [extension, attend, fault] = first;
   const int device = context.stream().device(), blocks = device::multiprocessors(device);
@@ -163,7 +156,7 @@ void launch(Context& context, std::span<const PersistentLink> links, const Atten
     steps.number[steps.count++] = uint8_t(number);
   };
   int attends = 0;
-  for (const PersistentLink& link : links) {
+  for (const LinkPutOff& link : links) {
     const bool is_last = &link == &links.back();
     if (const auto* const p = std::get_if<ProductLink>(&link.link)) {
       steps.products[steps.products_count] = product_of<T>(link, blocks);
@@ -181,7 +174,7 @@ void launch(Context& context, std::span<const PersistentLink> links, const Atten
   const auto bytes = pairs_bytes + size_t(decltype(Kernel::partials)::bytes_of(partials));
   auto* const slots = static_cast<char*>(context.scratch(bytes));
   device::fill(context.stream(), slots, 0, bytes);
-  const Layout layout = layout_of<Kernel>(links, blocks);
+  const Layout layout = layout_of<Kernel>(steps, attend);
   device::persistent_kernel<typename Kernel::Shared>(context.stream(),
                                                      {blocks, Kernel::kThreads, steps.count, layout.end},
                                                      Kernel{.made = {slots, pairs},
@@ -201,7 +194,7 @@ void launch(Context& context, std::span<const PersistentLink> links, const Atten
 }
 
 template <class T, class Weights>
-void launch(Context& context, std::span<const PersistentLink> links) {
+void launch(Context& context, std::span<const LinkPutOff> links) {
   const auto attend =
       std::ranges::find_if(links, [](const auto& each) { return std::holds_alternative<AttendLink>(each.link); });
   const AttendLink& first = std::get<AttendLink>(attend->link);
@@ -231,7 +224,7 @@ bool is_one_persistent_decode(const DecodeLink& link, const DecodeLink& other) {
   return alike(std::get<AttendLink>(link)) == alike(std::get<AttendLink>(other));
 }
 
-void run_persistent_decode(Context& context, std::span<const PersistentLink> links) {
+void run_persistent_decode(Context& context, std::span<const LinkPutOff> links) {
   const ProductLink& first = std::get<ProductLink>(links.front().link);
   dispatch(TypeList<Half, BFloat16>{}, first.type, [&]<class T> {
     if (first.weights) return launch<T, PlainColumns<T>>(context, links);

@@ -54,7 +54,6 @@ class MatMul : public NormableProduct {
         b_rows_first_(node.get_int("transBatchB", 0) != 0),
         tf32_(node.settings.use_tf32),
         gated_(node.get_int(kGated, 0) != 0),
-        persistent_(node.settings.persistent_decode),
         activation_(Activation::of(node)),
         part_(node) {}
 
@@ -97,7 +96,7 @@ class MatMul : public NormableProduct {
     if (gated_) return gate(context, gemm, left.matrices, right.matrices, out, batch);
     const bool is_plain = !transpose_a_ && !transpose_b_ && !a_rows_first_ && !b_rows_first_ && gemm.ldc == gemm.n;
     if (is_plain && !residual && activation_.kind == Activation::Kind::none) {
-      DecodeChain* const chain = chain_of(context);
+      DecodeChain* const chain = context.decode_chain();
       const auto few = chain ? few_rows(chain->device(), a, b, bias, {}) : std::nullopt;
       if (few && put_off(chain, *few, a, b, bias, {}, out)) return;
     }
@@ -110,7 +109,7 @@ class MatMul : public NormableProduct {
     const Tensor& b = context.input(1);
     const Tensor* const bias = context.find_input(2);
     device::GemvMore more{.gamma = norm.gamma.data, .skip = norm.skip, .epsilon = float(norm.epsilon), .gated = gated_};
-    DecodeChain* const chain = chain_of(context);
+    DecodeChain* const chain = context.decode_chain();
     const auto few = few_rows(device_of(context, chain), x, b, bias, more);
     if (!few) return false;
     const int64_t columns = gated_ ? few->gemm.n / 2 : few->gemm.n;
@@ -128,7 +127,7 @@ class MatMul : public NormableProduct {
             const Shape& batch) const {
     const Tensor &a = context.input(0), &b = context.input(1);
     const device::GemvMore more{.gated = true};
-    DecodeChain* const chain = chain_of(context);
+    DecodeChain* const chain = context.decode_chain();
     if (const auto few = few_rows(device_of(context, chain), a, b, nullptr, more)) {
       if (put_off(chain, *few, a, b, nullptr, more, out)) return;
       return device::gemv(context.stream(), few->gemm, a.data, b.data, nullptr, out.data, nullptr, few->way, more);
@@ -164,7 +163,6 @@ class MatMul : public NormableProduct {
     return FewRows{gemm, way};
   }
 
-  DecodeChain* chain_of(Context& context) const { return persistent_ ? context.decode_chain() : nullptr; }
   // As a part of a token's chain. False if it is none.
   bool put_off(DecodeChain* chain, const FewRows& few, const Tensor& x, const Tensor& b, const Tensor* bias,
                const device::GemvMore& more, const Tensor& y) const {
@@ -190,7 +188,7 @@ class MatMul : public NormableProduct {
   }
 
   float alpha_;
-  bool transpose_a_, transpose_b_, a_rows_first_, b_rows_first_, tf32_, gated_, persistent_, constant_b_ = false;
+  bool transpose_a_, transpose_b_, a_rows_first_, b_rows_first_, tf32_, gated_, constant_b_ = false;
   Activation activation_;
   RowPart part_;
 };

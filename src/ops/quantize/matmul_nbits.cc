@@ -35,10 +35,7 @@ std::optional<std::vector<int32_t>> order_by_groups(const Tensor& groups, const 
 
 }  // namespace
 
-MatMulNBits::MatMulNBits(const NodeInfo& node)
-    : tf32_(node.settings.use_tf32),
-      gated_(node.get_int(kGated, 0) != 0),
-      persistent_(node.settings.persistent_decode) {
+MatMulNBits::MatMulNBits(const NodeInfo& node) : tf32_(node.settings.use_tf32), gated_(node.get_int(kGated, 0) != 0) {
   const auto wanted = [&](const char* attribute) {
     const auto value = node.find_int(attribute);
     require(value.has_value(), "the attribute ", attribute, " is missing");
@@ -132,13 +129,13 @@ void MatMulNBits::run(Context& context) const {
     order_columns(context.stream(), a.data, ordered, product.count, weights.depth, kept_order_);
     product.a = ordered;
   }
-  if (!kept_order_ && put_off(persistent_ ? context.decode_chain() : nullptr, nullptr, product, weights)) return;
+  if (!kept_order_ && put_off(context.decode_chain(), nullptr, product, weights)) return;
   multiply(context, product, weights, woven_);
 }
 
 bool MatMulNBits::run_normed(Context& context, RowNorm norm, const Tensor& x) const {
   const BlockCodes weights = weights_of(context);
-  DecodeChain* const chain = persistent_ ? context.decode_chain() : nullptr;
+  DecodeChain* const chain = context.decode_chain();
   if (kept_order_ || norm.width != weights.depth || !fits_normed(device_of(context, chain), norm.rows, weights, woven_))
     return false;
   const Tensor y = context.output(0, x.shape.with(x.shape.rank() - 1, columns()));

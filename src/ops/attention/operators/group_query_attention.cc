@@ -41,7 +41,6 @@ class GroupQueryAttention : public Op {
         softcap_(node.get_float("softcap", 0)),
         q_epsilon_(epsilon_of(node, "q_norm_epsilon")),
         k_epsilon_(epsilon_of(node, "k_norm_epsilon")),
-        persistent_(node.settings.persistent_decode),
         type_(node.input_type(0)) {
     require(heads_ > 0 && kv_heads_ > 0 && heads_ % kv_heads_ == 0, "num_heads is ", heads_, " and kv_num_heads is ",
             kv_heads_, "; the former must be a multiple of the latter");
@@ -123,7 +122,7 @@ class GroupQueryAttention : public Op {
       problem.scores.data = scores;
       problem.scores.stage = shown_ == 1 ? ScoresOutput::seen : ScoresOutput::softmax;
     }
-    if (y.count() > 0 && decode_step(context, cache, problem, persistent_ ? context.decode_chain() : nullptr)) return;
+    if (y.count() > 0 && decode_step(context, cache, problem, context.decode_chain())) return;
     // Of a filled cache nothing else looks at the lengths.
     if ((cache.cos || cache.q_weights || cache.filled) && y.count() > 0) {
       cache.rotated_q = context.scratch(y.bytes());
@@ -351,7 +350,6 @@ class GroupQueryAttention : public Op {
   int64_t heads_, kv_heads_, window_, shown_;  // shown: scores (1), their softmax (2) or none
   bool causal_, rotates_, interleaved_, windowed_, smooth_;
   float scale_, softcap_, q_epsilon_, k_epsilon_;
-  bool persistent_;
   Type type_;
   CodeKind code_kind_ = CodeKind::none;
   bool per_channel_[2] = {};  // scales of keys and of values
