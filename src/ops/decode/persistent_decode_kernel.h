@@ -427,9 +427,6 @@ struct PersistentDecode {
   }
 
   // A lane has a pair of values of one part; of a warp's pairs those that are the same modulo kPairsOfWarp are one.
-  struct Piece {
-    float acc[2], row_max, row_sum, sink, base;
-  };
   DEVICE_FN void combine(Block<Shared>& b, int step) const {
     const Attend& a = attend_of(step);
     const int block = int(b.index()), all = kv_heads * rows * (share.group.value_size / 2);
@@ -443,42 +440,24 @@ struct PersistentDecode {
   }
   DEVICE_FN void combine(const device::Warp& warp, const Attend& a, int first, int end, int step) const {
     const int pairs = share.group.value_size / 2;
-    PerThread<Piece, 32> pieces;
-    PerThread<float, 32> most;
+    PerThread<PartOfRow<2>, 32> parts;
     warp.lanes([&](int lane) {
       const int pair = first + lane % kPairsOfWarp, part = lane / kPairsOfWarp;
-      Piece& piece = pieces[lane];
-      piece = {{}, kMaskedScore<float>, 0, kMaskedScore<float>, 0};
-      if (pair < end && part >> parts_log2 == 0) {
-        const int head = unsigned(pair) / unsigned(pairs), kv_head = unsigned(head) / unsigned(rows);
-        const int at = partial_at(kv_head, part, head - kv_head * rows), column = 2 * (pair - head * pairs);
-        Pair got[2];
-        partials.template get_pairs<2>(at, 2 + column, at + 4 + column, step - 1, got);
-        piece.row_max = got[0].at[0], piece.row_sum = got[0].at[1];
-        UNROLL for (int e = 0; e < 2; ++e) piece.acc[e] = got[1].at[e];
-        if (a.sinks) piece.sink = float(a.sinks[head]);
-      }
-      most[lane] = max_score(piece.row_max, piece.sink);
+      PartOfRow<2>& own = parts[lane];
+      own = {};
+      if (pair >= end || part >> parts_log2 != 0) return;
+      const int head = unsigned(pair) / unsigned(pairs), kv_head = unsigned(head) / unsigned(rows);
+      const int at = partial_at(kv_head, part, head - kv_head * rows), column = 2 * (pair - head * pairs);
+      Pair got[2];
+      partials.template get_pairs<2>(at, 2 + column, at + 4 + column, step - 1, got);
+      own.row_max = got[0].at[0], own.row_sum = got[0].at[1];
+      UNROLL for (int e = 0; e < 2; ++e) own.acc[e] = got[1].at[e];
+      if (a.sinks) own.sink = float(a.sinks[head]);
     });
-    warp.template reduce_columns<kPairsOfWarp>([&](int lane) -> float& { return most[lane]; },
-                                               [](float x, float y) { return max_score(x, y); });
+    PartOfRow<2>::template join<kPairsOfWarp>(warp, parts);
     warp.lanes([&](int lane) {
-      Piece& piece = pieces[lane];
-      piece.base = finite_max(most[lane]);
-      const float correction = exponential(piece.row_max - piece.base);
-      UNROLL for (int e = 0; e < 2; ++e) piece.acc[e] *= correction;
-      piece.row_sum *= correction;
-    });
-    const auto add_up = [&](auto value) {
-      warp.template reduce_columns<kPairsOfWarp>(value, [](float x, float y) { return x + y; });
-    };
-    UNROLL for (int e = 0; e < 2; ++e) add_up([&](int lane) -> float& { return pieces[lane].acc[e]; });
-    add_up([&](int lane) -> float& { return pieces[lane].row_sum; });
-    warp.lanes([&](int lane) {
-      if (lane >= kPairsOfWarp || first + lane >= end) return;
-      const Piece& piece = pieces[lane];
-      const float factor = normalised(1, piece.row_sum + exponential(piece.sink - piece.base));
-      put(step, first + lane, {piece.acc[0] * factor, piece.acc[1] * factor}, a.y);
+      if (lane < kPairsOfWarp && first + lane < end)
+        put(step, first + lane, {parts[lane].acc[0], parts[lane].acc[1]}, a.y);
     });
   }
 };

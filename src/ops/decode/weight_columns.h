@@ -88,7 +88,7 @@ template <class T, bool kZeros>
 struct WovenColumns : WovenUnits<T, 4, 1, kZeros> {
   using Base = WovenUnits<T, 4, 1, kZeros>;
   using Form = typename Base::Form;
-  using Base::scales, Base::zeros, Base::codes, Base::shared;
+  using Base::woven, Base::shared;
   using typename Base::Sums;
   using typename Base::Unit;
   template <class V>
@@ -101,22 +101,25 @@ struct WovenColumns : WovenUnits<T, 4, 1, kZeros> {
 
   template <class Product>
   DEVICE_FN static WovenColumns of(const Product& p) {
-    return {{static_cast<const uint8_t*>(p.weights), static_cast<const uint16_t*>(p.scales),
-             static_cast<const uint8_t*>(p.zeros), 1, 0, p.one_scale}};
+    return {{{static_cast<const uint8_t*>(p.weights), static_cast<const uint16_t*>(p.scales),
+              static_cast<const uint8_t*>(p.zeros)},
+             1,
+             0,
+             p.one_scale}};
   }
   // Zero points of a unit are a half where it has but one: the word around it.
   DEVICE_FN void ask(unsigned char* slot, int lane, int tile, int unit, int units) const {
     const size_t at = size_t(tile) * size_t(units) + size_t(unit), share = at * 8 + unsigned(lane) / 4;
-    const uint8_t* const from = codes + at * Form::kBytes + lane * 16;
+    const uint8_t* const from = woven.codes + at * Form::kBytes + lane * 16;
     UNROLL for (int half = 0; half < 2; ++half)
         device::copy_async_or_zeros(slot + half * 512 + lane * 16, from + half * 512, true);
     if (shared) {
-      device::copy_async<4>(slot + kScalesAt + lane * 16, scales + share * 2);
-      if (kZeros) device::copy_async<4>(slot + kZerosAt + lane * 8, zeros + share / 2 * 4);
+      device::copy_async<4>(slot + kScalesAt + lane * 16, woven.scales + share * 2);
+      if (kZeros) device::copy_async<4>(slot + kZerosAt + lane * 8, woven.zeros + share / 2 * 4);
       return;
     }
-    device::copy_async<16>(slot + kScalesAt + lane * 16, scales + share * 8);
-    if (kZeros) device::copy_async<8>(slot + kZerosAt + lane * 8, zeros + share * 8);
+    device::copy_async<16>(slot + kScalesAt + lane * 16, woven.scales + share * 8);
+    if (kZeros) device::copy_async<8>(slot + kZerosAt + lane * 8, woven.zeros + share * 8);
   }
   DEVICE_FN void multiply(const device::Warp& warp, PerLane<Sums>& sums, unsigned char* slot, const T* row, int tile,
                           int unit, int units) const {

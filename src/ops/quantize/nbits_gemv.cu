@@ -186,22 +186,21 @@ void launch(StreamRef stream, const Rows& rows, const BlockProduct& p, const Blo
             const GemvSpread& spread) {
   using Kernel = NBitsGemv<T, kBits, kMost, kZeros, Rows>;
   using Form = Weave<kBits>;
-  device::block_kernel<typename Kernel::Shared>(
-      stream, {spread.blocks, int(32 * spread.warps), spread.bytes},
-      Kernel{rows,
-             static_cast<T*>(p.y),
-             static_cast<const T*>(p.bias),
-             {woven.codes, woven.scales, woven.zeros, int(p.count), int(spread.pitch), Form::shares(w) == 1},
-             int(w.depth),
-             int(w.rows),
-             int(Form::units(w)),
-             int(spread.tiles),
-             int(spread.of_block),
-             int(spread.of_warp),
-             device::SmallDivider(int(p.count)),
-             device::SmallDivider(int(Form::units(w))),
-             device::SmallDivider(int(spread.of_warp)),
-             p.gated});
+  device::block_kernel<typename Kernel::Shared>(stream, {spread.blocks, int(32 * spread.warps), spread.bytes},
+                                                Kernel{rows,
+                                                       static_cast<T*>(p.y),
+                                                       static_cast<const T*>(p.bias),
+                                                       {woven, int(p.count), int(spread.pitch), Form::shares(w) == 1},
+                                                       int(w.depth),
+                                                       int(w.rows),
+                                                       int(Form::units(w)),
+                                                       int(spread.tiles),
+                                                       int(spread.of_block),
+                                                       int(spread.of_warp),
+                                                       device::SmallDivider(int(p.count)),
+                                                       device::SmallDivider(int(Form::units(w))),
+                                                       device::SmallDivider(int(spread.of_warp)),
+                                                       p.gated});
 }
 
 // Calls f.template operator()<kMost>(). One row is as good as eight but for weights of four bits, which most models

@@ -10,7 +10,7 @@
 #include "device/pair.h"
 #include "device/unaligned_pack.h"
 #include "ops/dispatch.h"
-#include "ops/quantize/weave.h"
+#include "ops/quantize/woven_units.h"
 
 namespace encore::ops {
 namespace {
@@ -30,15 +30,10 @@ struct NBitsTiles {
   // Units that a lane has under way: as many as leave room for two blocks.
   static constexpr int kHeld = kBits == 2 || kTiles == 4 ? 3 : 4;
   static constexpr int kGroups = Form::kGroups, kTaken = Form::kPart / 2;
-  static constexpr int kPitch = 20;  // floats; so that lanes write to banks of their own
   struct Shared {
-    float sums[kWarps][kTiles * kRows][kPitch];
+    float sums[kWarps][kTiles * kRows][kTilePitch];
   };
-  struct Unit {
-    Granule codes[2];          // of the rows g and g + 8
-    uint32_t scales[kGroups];  // of both rows; or the first is for all
-    uint32_t zeros[kGroups / 2];
-  };
+  using Unit = WovenUnit<kBits>;
   struct Held {
     Unit at[kHeld];
   };
@@ -143,20 +138,7 @@ struct NBitsTiles {
   }
   DEVICE_FN void load(Unit& into, int64_t tile, int lane, int unit) const {
     if (unit >= units) return;
-    const int64_t at = tile * units + unit;
-    const auto* const from = reinterpret_cast<const Granule*>(codes + at * Form::kBytes) + lane;
-    into.codes[0] = from[0], into.codes[1] = from[32];
-    const int64_t share = at * 8 + lane / 4;  // of both rows at once
-    if (shares == 1) {
-      into.scales[0] = reinterpret_cast<const uint32_t*>(scales)[share];
-      if (zeros) into.zeros[0] = reinterpret_cast<const uint16_t*>(zeros)[share];
-    } else {
-      const auto own = reinterpret_cast<const Pack<uint32_t, kGroups>*>(scales)[share];
-      UNROLL for (int v = 0; v < kGroups; ++v) into.scales[v] = own.at[v];
-      if (!zeros) return;
-      const auto own_zeros = reinterpret_cast<const Pack<uint32_t, kGroups / 2>*>(zeros)[share];
-      UNROLL for (int i = 0; i < kGroups / 2; ++i) into.zeros[i] = own_zeros.at[i];
-    }
+    into.load({codes, scales, zeros}, tile * units + unit, lane, shares == 1, zeros != nullptr);
   }
   // Of the codes of the group v, less their zero points.
   DEVICE_FN void numbers(Lefts& into, const Unit& unit, int v) const {

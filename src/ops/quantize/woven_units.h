@@ -11,6 +11,33 @@ namespace encore::ops {
 // From one row's sums of a tile to the next row's, so that lanes write to banks of their own.
 inline constexpr int kTilePitch = 20;
 
+// What a lane has of a unit.
+template <int kBits>
+struct WovenUnit {
+  using Form = Weave<kBits>;
+  static constexpr int kGroups = Form::kGroups;
+  device::Granule codes[2];  // of the rows g and g + 8
+  uint32_t scales[kGroups];  // of both rows; or the first is for all
+  uint32_t zeros[kGroups / 2];
+
+  // one_scale: a unit has but one.
+  DEVICE_FN void load(const WovenCodes& woven, int64_t at, int lane, bool one_scale, bool has_zeros) {
+    const auto* const from = reinterpret_cast<const device::Granule*>(woven.codes + at * Form::kBytes) + lane;
+    codes[0] = from[0], codes[1] = from[32];
+    const int64_t share = at * 8 + lane / 4;  // of both rows at once
+    if (one_scale) {
+      scales[0] = reinterpret_cast<const uint32_t*>(woven.scales)[share];
+      if (has_zeros) zeros[0] = reinterpret_cast<const uint16_t*>(woven.zeros)[share];
+      return;
+    }
+    const auto own = reinterpret_cast<const device::Pack<uint32_t, kGroups>*>(woven.scales)[share];
+    UNROLL for (int v = 0; v < kGroups; ++v) scales[v] = own.at[v];
+    if (!has_zeros) return;
+    const auto own_zeros = reinterpret_cast<const device::Pack<uint32_t, kGroups / 2>*>(woven.zeros)[share];
+    UNROLL for (int i = 0; i < kGroups / 2; ++i) zeros[i] = own_zeros.at[i];
+  }
+};
+
 // For so many rows. kZeros: there are zero points.
 template <class T, int kBits, int kMost, bool kZeros>
 struct WovenUnits {
@@ -27,37 +54,16 @@ struct WovenUnits {
   static constexpr int kGroups = Form::kGroups, kTaken = Form::kPart / 2;
   // Groups that are multiplied in turns, so that none waits for its own sums.
   static constexpr int kTurns = kBits == 2 ? 1 : kZeros || kTiles > 1 ? 2 : kGroups;
-  struct Unit {
-    Granule codes[2];          // of the rows g and g + 8
-    uint32_t scales[kGroups];  // of both rows; or the first is for all
-    uint32_t zeros[kGroups / 2];
-  };
+  using Unit = WovenUnit<kBits>;
   struct Sums {
     FragmentC at[kTiles];
   };
 
-  const uint8_t* codes;
-  const uint16_t* scales;
-  const uint8_t* zeros;
+  WovenCodes woven;
   int count, pitch;  // rows, and from one to the next in shared memory
   bool shared;       // a unit has but one scale
 
-  DEVICE_FN void load(Unit& into, int lane, int at) const {
-    const auto* const from = reinterpret_cast<const Granule*>(codes + lane * 16) + size_t(at) * (Form::kBytes / 16);
-    into.codes[0] = from[0], into.codes[1] = from[32];
-    const size_t share = size_t(at) * 8 + unsigned(lane) / 4;  // of both rows at once
-    if (shared) {
-      into.scales[0] = reinterpret_cast<const uint32_t*>(scales)[share];
-      if (kZeros) into.zeros[0] = reinterpret_cast<const uint16_t*>(zeros)[share];
-      return;
-    }
-    const auto own = reinterpret_cast<const device::Pack<uint32_t, kGroups>*>(scales)[share];
-    UNROLL for (int v = 0; v < kGroups; ++v) into.scales[v] = own.at[v];
-    if (!kZeros) return;
-    const auto own_zeros = reinterpret_cast<const device::Pack<uint32_t, kGroups / 2>*>(zeros)[share];
-    UNROLL for (int i = 0; i < kGroups / 2; ++i) into.zeros[i] = own_zeros.at[i];
-  }
-
+  DEVICE_FN void load(Unit& into, int lane, int at) const { into.load(woven, at, lane, shared, kZeros); }
   // Adds the unit that used(lane) has, which is the rows' from `unit` on.
   template <class Used>
   DEVICE_FN void multiply(const device::Warp& warp, PerLane<Sums>& sums, Used used, const T* rows, int unit) const {

@@ -27,6 +27,38 @@ struct DecodeRows : DenseRows<T, 8> {
   DEVICE_FN static int64_t moved(const Tile&, bool /*value*/) { return 0; }
 };
 
+// What one part of the keys makes of some values of a row, or nothing.
+template <int kMany>
+struct PartOfRow {
+  float acc[kMany] = {}, row_max = kMaskedScore<float>, row_sum = 0, sink = kMaskedScore<float>;
+
+  // Lanes that are the same modulo kColumns have the parts of one row; acc becomes the row's.
+  template <int kColumns>
+  DEVICE_FN static void join(const device::Warp& warp, device::PerThread<PartOfRow, 32>& parts) {
+    device::PerThread<float, 32> base;
+    warp.lanes([&](int lane) { base[lane] = max_score(parts[lane].row_max, parts[lane].sink); });
+    warp.template reduce_columns<kColumns>([&](int lane) -> float& { return base[lane]; },
+                                           [](float a, float c) { return max_score(a, c); });
+    warp.lanes([&](int lane) {
+      PartOfRow& part = parts[lane];
+      base[lane] = finite_max(base[lane]);
+      const float correction = exponential(part.row_max - base[lane]);
+      UNROLL for (float& one : part.acc) one *= correction;
+      part.row_sum *= correction;
+    });
+    const auto add_up = [&](auto value) {
+      warp.template reduce_columns<kColumns>(value, [](float a, float c) { return a + c; });
+    };
+    UNROLL for (int i = 0; i < kMany; ++i) add_up([&](int lane) -> float& { return parts[lane].acc[i]; });
+    add_up([&](int lane) -> float& { return parts[lane].row_sum; });
+    warp.lanes([&](int lane) {
+      PartOfRow& part = parts[lane];
+      const float factor = normalised(1, part.row_sum + exponential(part.sink - base[lane]));
+      UNROLL for (float& one : part.acc) one *= factor;
+    });
+  }
+};
+
 template <class T, int kChunks, int kOldWarps, class Rows = DecodeRows<T>>
 struct DecodeShare {
   using Value = T;

@@ -108,10 +108,6 @@ struct DecodeStep {
 
  private:
   static_assert(32 / kPacks == device::kMostInCluster);
-  struct Piece {
-    float acc[kPack], row_max, row_sum, sink, base;
-  };
-
   DEVICE_FN int rank_of(const Block<Shared>& b) const { return int(b.index()) & ((1 << part.parts_log2) - 1); }
   // Without its length.
   DEVICE_FN Tile tile_of(const Block<Shared>& b) const {
@@ -126,45 +122,28 @@ struct DecodeStep {
 
   DEVICE_FN void finish(const Warp& warp, const Cluster<Shared>& cluster, const Tile& tile, int first, int end) const {
     constexpr int kInRow = kWidth / kPack;
-    PerThread<Piece, 32> pieces;
-    PerThread<float, 32> tile_max;
+    using OfRow = PartOfRow<kPack>;
+    PerThread<OfRow, 32> parts;
     warp.lanes([&](int lane) {
       const int pack = first + lane % kPacks, row = pack / kInRow, rank = lane / kPacks;
-      Piece& piece = pieces[lane];
-      piece = {{}, kMaskedScore<float>, 0, kMaskedScore<float>, 0};
-      if (pack < end && rank >> part.parts_log2 == 0) {
-        const Shared& of = cluster.shared(rank);
-        const auto acc = *reinterpret_cast<const Pack<float, kPack>*>(&of.combined[row][pack % kInRow * kPack]);
-        UNROLL for (int i = 0; i < kPack; ++i) piece.acc[i] = acc.at[i];
-        piece.row_max = of.combined_max[row], piece.row_sum = of.combined_sum[row];
-        piece.sink = part.group.sinks.at(head_of(tile, row));
-      }
-      tile_max[lane] = max_score(piece.row_max, piece.sink);
+      OfRow& own = parts[lane];
+      own = {};
+      if (pack >= end || rank >> part.parts_log2 != 0) return;
+      const Shared& of = cluster.shared(rank);
+      const auto acc = *reinterpret_cast<const Pack<float, kPack>*>(&of.combined[row][pack % kInRow * kPack]);
+      UNROLL for (int i = 0; i < kPack; ++i) own.acc[i] = acc.at[i];
+      own.row_max = of.combined_max[row], own.row_sum = of.combined_sum[row];
+      own.sink = part.group.sinks.at(head_of(tile, row));
     });
-    warp.template reduce_columns<kPacks>([&](int lane) -> float& { return tile_max[lane]; },
-                                         [](float a, float c) { return max_score(a, c); });
-    warp.lanes([&](int lane) {
-      Piece& piece = pieces[lane];
-      piece.base = finite_max(tile_max[lane]);
-      const float correction = exponential(piece.row_max - piece.base);
-      UNROLL for (int i = 0; i < kPack; ++i) piece.acc[i] *= correction;
-      piece.row_sum *= correction;
-    });
-    const auto add_up = [&](auto value) {
-      warp.template reduce_columns<kPacks>(value, [](float a, float c) { return a + c; });
-    };
-    UNROLL for (int i = 0; i < kPack; ++i) add_up([&](int lane) -> float& { return pieces[lane].acc[i]; });
-    add_up([&](int lane) -> float& { return pieces[lane].row_sum; });
+    OfRow::template join<kPacks>(warp, parts);
     warp.lanes([&](int lane) {
       const int pack = first + lane;
       if (lane >= kPacks || pack >= end) return;
-      const Piece& piece = pieces[lane];
       const int row = pack / kInRow, column = pack % kInRow * kPack;
       if (column >= part.group.value_size) return;
-      const float factor = normalised(1, piece.row_sum + exponential(piece.sink - piece.base));
       T* const y = part.group.source.y_rows.at(tile.batch, head_of(tile, row), 0) + column;
       Pack<T, kPack> out;
-      UNROLL for (int i = 0; i < kPack; ++i) out.at[i] = T(piece.acc[i] * factor);
+      UNROLL for (int i = 0; i < kPack; ++i) out.at[i] = T(parts[lane].acc[i]);
       device::store_pack(y, out, y_in_packs);
     });
   }
