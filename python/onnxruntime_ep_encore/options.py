@@ -143,12 +143,6 @@ class Options(_Dotted, total=False):
     do, with results equal to the bit; what is compiled takes its place. With `now` a capture waits, with 0 all is
     interpreted, as where there is no NVRTC. `tuning_cache` keeps what was compiled. Default: 1."""
 
-    persistent_decode: bool | None
-    """Make one persistent kernel of the products and the attention with which a language model makes a token, in a
-    region and for one sequence: its blocks read weights on while they tell one another what they made. It takes
-    products of halves, as they are or with weights of four bits, and a KV cache that is past and present in one.
-    Profiled runs have a kernel for each. It has yet to be tried on a GPU. Default: 0."""
-
     regions: bool | None
     """Make one node of all that Encore can run together; the host has less to do for it. Such a region ends at nodes
     of other providers, at sizes that depend on data and, without graphs, at control flow about which data decides.

@@ -6,8 +6,8 @@
 //
 // A value comes beside the number of the step that made it (NCCL calls this LL), so to read it is to wait for it and no
 // barrier is needed. In a step a block gets values of the step before and then puts its own, in begin() as of step -1.
-// A slot is written again kSteps steps later. By then all who get its value must have got it: with two, a block gets in
-// each step at least one value of every block that gets one of its own. Slots are zeros when the kernel is launched.
+// A slot is written again two steps later: so a block gets in each step at least one value of every block that gets one
+// of its own. Slots are zeros when the kernel is launched.
 #pragma once
 #include <bit>
 #include <cstdint>
@@ -24,12 +24,11 @@ struct Persistent {
   int64_t dynamic_bytes = 0;
 };
 
-// Floats by index, of kSteps steps, a power of two. Pairs begin at an even index, and slots at 16 bytes.
-template <int kSteps>
-class ValuesOfSteps {
+// Floats by index. Pairs begin at an even one, and slots at 16 bytes.
+class StepValues {
  public:
-  static constexpr int64_t bytes_of(int64_t count) { return kSteps * count * int64_t(sizeof(uint64_t)); }
-  ValuesOfSteps(void* slots, int64_t count) : slots_(static_cast<uint64_t*>(slots)), count_(count) {}
+  static constexpr int64_t bytes_of(int64_t count) { return 2 * count * int64_t(sizeof(uint64_t)); }
+  StepValues(void* slots, int64_t count) : slots_(static_cast<uint64_t*>(slots)), count_(count) {}
 
   DEVICE_FN void put(int64_t i, int64_t step, float value) const;
   // pairs[k] = those at first + k * stride, for all of kPairs that are below `end`.
@@ -43,13 +42,11 @@ class ValuesOfSteps {
   static DEVICE_FN uint32_t tag(int64_t step) { return uint32_t(step) + 2; }  // zero: nothing was put
   static DEVICE_FN bool is_of(int64_t step, uint64_t slot) { return uint32_t(slot >> 32) == tag(step); }
   static DEVICE_FN float value_of(uint64_t slot) { return std::bit_cast<float>(uint32_t(slot)); }
-  DEVICE_FN uint64_t* slots_of(int64_t step) const { return slots_ + (step & (kSteps - 1)) * count_; }
+  DEVICE_FN uint64_t* slots_of(int64_t step) const { return slots_ + (step & 1) * count_; }
 
-  static_assert((kSteps & (kSteps - 1)) == 0);
   uint64_t* slots_;
   int64_t count_;
 };
-using StepValues = ValuesOfSteps<2>;
 
 }  // namespace encore::device
 

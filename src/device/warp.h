@@ -22,9 +22,6 @@
 //   warp.transpose(pair)                      of a matrix of 8 x 8 values in 16 bits: pair(lane), a reference, holds
 //   row
 //                                             lane / 4, columns lane % 4 * 2 and the next, the first in the low bits
-//   warp.load_transposed(row, matrices)       four such matrices from shared memory, each transposed as it is loaded:
-//                                             row(lane) is where row lane % 8 of the matrix lane / 8 lies, 16 bytes
-//                                             that are aligned; matrices(lane) points to a word for each
 //   warp.mma<T>(c, a, b)                      c += a * b, m16n8k16: of T, Half or BFloat16, with c in float
 #pragma once
 #include <cstdint>

@@ -8,7 +8,6 @@
 #include "device/memory.h"
 #include "fuse/control_flow.h"
 #include "ops/bound_alone.h"
-#include "ops/decode/decode_chain.h"
 #include "ops/host_arithmetic.h"
 #include "ops/host_values.h"
 #include "ops/inner_context.h"
@@ -51,8 +50,7 @@ class Prepared final : public ops::Op {
 
 }  // namespace
 
-Program::Program(Plan plan)
-    : plan_(std::move(plan)), places_(plan_.values.size()), puts_off_(plan_.settings.persistent_decode) {
+Program::Program(Plan plan) : plan_(std::move(plan)), places_(plan_.values.size()) {
   for (size_t i = 0; i < plan_.inputs.size(); ++i) places_[size_t(plan_.inputs[i])].input = int(i);
   for (size_t i = 0; i < plan_.host_inputs.size(); ++i)
     places_[size_t(plan_.host_inputs[i])].host_input = int(plan_.inputs.size() + i);
@@ -200,7 +198,6 @@ class Program::Running {
   Running(const Program& program, ops::Context& outer)
       : program_(program),
         outer_(outer),
-        decode_chain_(outer),
         on_device_(program.places_.size()),
         on_host_(program.places_.size()),
         memory_(program.places_.size()) {
@@ -210,16 +207,6 @@ class Program::Running {
   }
 
   ops::Context& outer() { return outer_; }
-  // Profiles tell of nodes one by one.
-  ops::DecodeChain* decode_chain() {
-    return program_.puts_off_ && !profile::Timeline::here() ? &decode_chain_ : nullptr;
-  }
-  // On which all that was put off is launched.
-  ops::StreamRef stream() {
-    decode_chain_.launch();
-    return outer_.stream();
-  }
-  void give_back(void* scratch) { decode_chain_.give_back(scratch); }
 
   // A part of what is cleared ahead, if there is as much left.
   std::optional<ops::Context::Cleared> take_cleared(size_t bytes) {
@@ -230,7 +217,6 @@ class Program::Running {
     return ops::Context::Cleared{at, bool(clears_)};
   }
   void finish() {
-    decode_chain_.launch();
     if (cleared_taken_ == 0) device::leave_out(outer_.stream(), clears_);
     if (cleared_) outer_.give_back(cleared_);
   }
@@ -276,8 +262,8 @@ class Program::Running {
       if (made.bytes() == 0) continue;
       void* const at = outer_.scratch(whole_words(made.bytes()));
       upload(made, at);
-      ops::copy_bytes(stream(), at, to.data, int64_t(made.bytes()));
-      give_back(at);
+      ops::copy_bytes(outer_.stream(), at, to.data, int64_t(made.bytes()));
+      outer_.give_back(at);
     }
   }
 
@@ -285,10 +271,7 @@ class Program::Running {
   void forget(int value) {
     const int owner = memory_[size_t(value)].owner;
     if (owner < 0 || --memory_[size_t(owner)].users > 0) return;
-    void* const at = on_device_[size_t(owner)]->data;
-    if (!at) return;
-    decode_chain_.forget(at);
-    give_back(at);
+    if (void* const at = on_device_[size_t(owner)]->data) outer_.give_back(at);
   }
 
  private:
@@ -331,7 +314,7 @@ class Program::Running {
   void upload(const Tensor& from, void* to) {
     std::vector<int32_t> words(whole_words(from.bytes()) / sizeof(int32_t));
     if (!words.empty()) std::memcpy(words.data(), from.data, from.bytes());
-    ops::store(stream(), words, static_cast<int32_t*>(to));
+    ops::store(outer_.stream(), words, static_cast<int32_t*>(to));
   }
 
   void* take(int value, size_t bytes) {
@@ -353,7 +336,6 @@ class Program::Running {
 
   const Program& program_;
   ops::Context& outer_;
-  ops::DecodeChain decode_chain_;
   std::vector<std::optional<Tensor>> on_device_, on_host_;  // by value
   std::vector<Memory> memory_;
   std::vector<std::vector<char>> on_host_memory_;
@@ -367,11 +349,8 @@ class Program::ActionContext final : public ops::InnerContext, public ops::HasRo
   ActionContext(Running& running, const Action& action)
       : InnerContext(running.outer()), running_(running), action_(action) {}
   ~ActionContext() override {
-    for (void* block : scratch_) running_.give_back(block);
+    for (void* block : scratch_) outer_.give_back(block);
   }
-
-  ops::StreamRef stream() const override { return running_.stream(); }
-  ops::DecodeChain* decode_chain() override { return running_.decode_chain(); }
 
   int input_count() const override { return int(action_.inputs.size()); }
   int output_count() const override { return int(action_.outputs.size()); }
@@ -391,10 +370,6 @@ class Program::ActionContext final : public ops::InnerContext, public ops::HasRo
     if (value < 0) return {Type::undefined, where, shape, nullptr};
     return running_.make(value, action_.types[size_t(i)], shape, where, input < 0 ? -1 : action_.inputs[size_t(input)]);
   }
-  void read_back(void* host, const void* device, size_t bytes) override {
-    running_.stream();
-    outer_.read_back(host, device, bytes);
-  }
   ops::Room room(int i, const ops::Parts& parts) override { return running_.room(action_.outputs[size_t(i)], parts); }
   device::FaultRef fault() override {
     device::FaultRef fault = outer_.fault();
@@ -410,7 +385,7 @@ class Program::ActionContext final : public ops::InnerContext, public ops::HasRo
   void give_back(void* block) override {
     if (!block) return;
     scratch_.erase(std::next(std::find(scratch_.rbegin(), scratch_.rend(), block)).base());
-    running_.give_back(block);
+    outer_.give_back(block);
   }
 
  private:

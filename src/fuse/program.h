@@ -48,7 +48,6 @@ class Program final : public ops::Op {
   Plan plan_;  // until prepare()
   std::vector<Place> places_;
   std::vector<Action> actions_;
-  bool puts_off_ = false;     // what may be one persistent kernel
   size_t cleared_bytes_ = 0;  // that actions may want; none if it is one alone
   std::vector<std::vector<char>> host_constants_;
 };

@@ -28,7 +28,6 @@ struct Settings {
   bool use_tf32 = true;                 // float products and convolutions may
   bool strict_skip_layer_norm = false;  // SkipLayerNormalization's statistics in twice the precision
   bool fuses_elementwise = true;
-  bool persistent_decode = false;                   // one kernel for a token's products and attention
   std::shared_ptr<device::Compiler> compiler = {};  // for elementwise programs; null: they are interpreted
 };
 
@@ -85,8 +84,6 @@ class NodeInfo {
 std::string label_of(std::string_view op_type, std::string_view name);
 inline std::string label_of(const NodeInfo& node) { return label_of(node.op_type(), node.name()); }
 
-class DecodeChain;  // ops/decode/decode_chain.h
-
 // One run of one node.
 class Context {
  public:
@@ -128,8 +125,6 @@ class Context {
   // Copies from the device into the host's memory and waits for it: for ops whose outputs' sizes depend on data, and
   // whose rows say so (OpRow::reads_back). Nothing that waits can be captured: Error{capture_forbidden}.
   virtual void read_back(void* host, const void* device, size_t bytes) = 0;
-  // Where launches may be put off that others will follow, or null. To ask for the stream launches them.
-  virtual DecodeChain* decode_chain() { return nullptr; }
   // Runs with these shapes are to take the same scratch, in the same order, as this one is recorded or captured.
   virtual bool is_planned() const { return false; }
 

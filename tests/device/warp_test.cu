@@ -79,27 +79,6 @@ struct Exchange {
   }
 };
 
-// Four matrices, of which neighbouring rows lie apart.
-struct LoadTransposed {
-  static constexpr int kApart = 24;  // from one row to the next
-  struct Shared {
-    alignas(16) uint16_t rows[32 * kApart];
-  };
-  uint32_t* words;  // [matrix][lane]
-  DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
-    b.threads([&](int t, Shared& s) {
-      for (int i = t; i < 32 * kApart; i += b.size()) s.rows[i] = uint16_t(i);
-    });
-    for_each_warp(b, [&](const Warp& warp, Shared& s) {
-      PerThread<FragmentA, 32> loaded;
-      warp.load_transposed([&](int lane) { return s.rows + lane * kApart; }, [&](int lane) { return loaded[lane].at; });
-      warp.lanes([&](int lane) {
-        for (int i = 0; i < 4; ++i) words[i * 32 + lane] = loaded[lane].at[i];
-      });
-    });
-  }
-};
-
 // What all lanes know of all, and what two of them exchange.
 struct Gather {
   struct Shared {
@@ -197,20 +176,6 @@ TEST(Warp, TransposesAndReduces) {
       EXPECT_EQ(sums[warp * 32 + lane], want);
     }
   }
-}
-
-TEST(Warp, LoadsMatricesTransposed) {
-  const Stream stream(0);
-  DeviceArray<uint32_t> words(4 * 32);
-  block_kernel<LoadTransposed::Shared>(stream, {1, 32}, LoadTransposed{words.data()});
-  const std::vector<uint32_t> loaded = words.download(stream);
-  for (int matrix = 0; matrix < 4; ++matrix)
-    for (int lane = 0; lane < 32; ++lane)
-      for (int i = 0; i < 2; ++i) {
-        const int row = lane % 4 * 2 + i, column = lane / 4;
-        EXPECT_EQ(loaded[size_t(matrix * 32 + lane)] >> 16 * i & 0xffffu,
-                  uint32_t((8 * matrix + row) * LoadTransposed::kApart + column));
-      }
 }
 
 TEST(Warp, LanesKnowWhatIsLeastAndTheSumAndExchange) {

@@ -4,17 +4,15 @@
 
 namespace encore::device {
 
-template <int kSteps>
-DEVICE_FN void ValuesOfSteps<kSteps>::put(int64_t i, int64_t step, float value) const {
+DEVICE_FN void StepValues::put(int64_t i, int64_t step, float value) const {
 #ifdef __CUDA_ARCH__
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(slots_of(step) + i), "l"(packed(value, step)) : "memory");
 #endif
 }
 
-template <int kSteps>
 template <int kPairs>
-DEVICE_FN void ValuesOfSteps<kSteps>::get_pairs(int64_t first, int64_t stride, int64_t end, int64_t step,
-                                                Pack<float, 2>* pairs) const {
+DEVICE_FN void StepValues::get_pairs(int64_t first, int64_t stride, int64_t end, int64_t step,
+                                     Pack<float, 2>* pairs) const {
 #ifdef __CUDA_ARCH__
   const uint64_t* const slots = slots_of(step);
   for (bool all = false; !all;) {  // all of them are asked for at once

@@ -109,14 +109,6 @@ class Warp {
     uint32_t& pair = pair_of(lane());
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(pair));
   }
-  template <class RowOf, class To>
-  __device__ __forceinline__ void load_transposed(RowOf row_of, To matrices_of) const {
-    uint32_t* const words = matrices_of(lane());
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-                 : "r"(unsigned(__cvta_generic_to_shared(row_of(lane()))))
-                 : "memory");
-  }
   template <class T, class OfC, class OfA, class OfB>
   __device__ __forceinline__ void mma(OfC c_of, OfA a_of, OfB b_of) const {
     const int lane = this->lane();

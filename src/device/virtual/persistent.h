@@ -10,8 +10,7 @@
 
 namespace encore::device {
 
-template <int kSteps>
-void ValuesOfSteps<kSteps>::put(int64_t i, int64_t step, float value) const {
+inline void StepValues::put(int64_t i, int64_t step, float value) const {
   std::atomic_ref<uint64_t>(slots_of(step)[i]).store(packed(value, step), std::memory_order_relaxed);
 }
 
@@ -21,10 +20,8 @@ void check_persistent(const Persistent& grid, size_t shared_bytes, int max_threa
 [[noreturn]] void fail_unput(int64_t i, int64_t step);
 }  // namespace virtual_gpu
 
-template <int kSteps>
 template <int kPairs>
-void ValuesOfSteps<kSteps>::get_pairs(int64_t first, int64_t stride, int64_t end, int64_t step,
-                                      Pack<float, 2>* pairs) const {
+void StepValues::get_pairs(int64_t first, int64_t stride, int64_t end, int64_t step, Pack<float, 2>* pairs) const {
   for (int k = 0; k < kPairs; ++k)
     for (int64_t i = first + k * stride, half = 0; half < 2; ++half) {
       const uint64_t slot = i >= end

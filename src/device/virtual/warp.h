@@ -103,20 +103,6 @@ class Warp {
       pair_of(lane) = uint32_t(matrix[column][row]) | uint32_t(matrix[column + 1][row]) << 16;
     }
   }
-  template <class RowOf, class To>
-  void load_transposed(RowOf row_of, To matrices_of) const {
-    for (int matrix = 0; matrix < 4; ++matrix) {
-      const uint16_t* rows[8];
-      for (int row = 0; row < 8; ++row) {
-        rows[row] = reinterpret_cast<const uint16_t*>(row_of(8 * matrix + row));
-        virtual_gpu::check_alignment(reinterpret_cast<uintptr_t>(rows[row]) % 16 == 0);
-      }
-      for (int lane = 0; lane < 32; ++lane) {
-        const int column = lane / 4, two = lane % 4 * 2;
-        matrices_of(lane)[matrix] = uint32_t(rows[two][column]) | uint32_t(rows[two + 1][column]) << 16;
-      }
-    }
-  }
   template <class T, class OfC, class OfA, class OfB>
   void mma(OfC c_of, OfA a_of, OfB b_of) const {
     float a[16][16], b[16][8];

@@ -6,7 +6,6 @@
 
 #include "device/device.h"
 #include "device/gemv.h"
-#include "ops/decode/decode_chain.h"
 #include "ops/elementwise/gate.h"
 #include "ops/matmul/normed_product.h"
 #include "ops/matmul/product.h"
@@ -94,12 +93,6 @@ class MatMul : public NormableProduct {
     gemm.tf32 = tf32_;
     gemm.constant_b = constant_b_;
     if (gated_) return gate(context, gemm, left.matrices, right.matrices, out, batch);
-    const bool is_plain = !transpose_a_ && !transpose_b_ && !a_rows_first_ && !b_rows_first_ && gemm.ldc == gemm.n;
-    if (is_plain && !residual && activation_.kind == Activation::Kind::none) {
-      DecodeChain* const chain = context.decode_chain();
-      const auto few = chain ? few_rows(chain->device(), a, b, bias, {}) : std::nullopt;
-      if (few && put_off(chain, *few, a, b, bias, {}, out)) return;
-    }
     batched_product(context, gemm, left.matrices, right.matrices, part_.begin_in(out), batch,
                     bias ? bias->data : nullptr, residual ? residual->data : nullptr, activation_);
   }
@@ -109,13 +102,11 @@ class MatMul : public NormableProduct {
     const Tensor& b = context.input(1);
     const Tensor* const bias = context.find_input(2);
     device::GemvMore more{.gamma = norm.gamma.data, .skip = norm.skip, .epsilon = float(norm.epsilon), .gated = gated_};
-    DecodeChain* const chain = context.decode_chain();
-    const auto few = few_rows(device_of(context, chain), x, b, bias, more);
+    const auto few = few_rows(context, x, b, bias, more);
     if (!few) return false;
     const int64_t columns = gated_ ? few->gemm.n / 2 : few->gemm.n;
     const Tensor out = context.output(0, x.shape.with(x.shape.rank() - 1, columns));
     if (context.wants_output(1)) more.sum = context.output(1, x.shape).data;
-    if (put_off(chain, *few, x, b, bias, more, out)) return true;
     device::gemv(context.stream(), few->gemm, x.data, b.data, nullptr, out.data, bias ? bias->data : nullptr, few->way,
                  more);
     return true;
@@ -127,18 +118,15 @@ class MatMul : public NormableProduct {
             const Shape& batch) const {
     const Tensor &a = context.input(0), &b = context.input(1);
     const device::GemvMore more{.gated = true};
-    DecodeChain* const chain = context.decode_chain();
-    if (const auto few = few_rows(device_of(context, chain), a, b, nullptr, more)) {
-      if (put_off(chain, *few, a, b, nullptr, more, out)) return;
+    if (const auto few = few_rows(context, a, b, nullptr, more))
       return device::gemv(context.stream(), few->gemm, a.data, b.data, nullptr, out.data, nullptr, few->way, more);
-    }
     void* const both = context.scratch(2 * out.bytes());
     batched_product(context, gemm, left, right, both, batch);
     gate_of_both(context.stream(), out.type, both, out.data, out.count());
   }
 
   // None if that is not how the product is made, or not with what there is more.
-  std::optional<FewRows> few_rows(int device, const Tensor& a, const Tensor& b, const Tensor* bias,
+  std::optional<FewRows> few_rows(Context& context, const Tensor& a, const Tensor& b, const Tensor* bias,
                                   const device::GemvMore& more) const {
     if (b.shape.rank() != 2 || a.shape.back() != b.shape[0] || a.type != b.type || a.shape.count() == 0 ||
         (bias && bias->count() != b.shape[1]))
@@ -158,33 +146,9 @@ class MatMul : public NormableProduct {
     bool aligned = true;
     for (const void* read : std::initializer_list<const void*>{a.data, b.data, more.gamma, more.skip})
       aligned &= reinterpret_cast<uintptr_t>(read) % 16 == 0;
-    const auto way = device::gemv_way(gemm, aligned, device::multiprocessors(device), more);
+    const auto way = device::gemv_way(gemm, aligned, device::multiprocessors(context.stream().device()), more);
     if (way == device::GemvWay{}) return {};
     return FewRows{gemm, way};
-  }
-
-  // As a part of a token's chain. False if it is none.
-  bool put_off(DecodeChain* chain, const FewRows& few, const Tensor& x, const Tensor& b, const Tensor* bias,
-               const device::GemvMore& more, const Tensor& y) const {
-    if (!chain || few.gemm.m != 1 || few.way.tiles || alpha_ != 1 || !constant_b_) return false;
-    const void* const addend = bias ? bias->data : nullptr;
-    const ProductLink link{.type = x.type,
-                           .x = x.data,
-                           .depth = few.gemm.k,
-                           .columns = few.gemm.n,
-                           .weights = b.data,
-                           .codes = {},
-                           .woven = {},
-                           .bias = addend,
-                           .gamma = more.gamma,
-                           .skip = more.skip,
-                           .epsilon = more.epsilon,
-                           .sum = more.sum,
-                           .gated = more.gated,
-                           .y = y.data};
-    return chain->add(link, [few, link, more](StreamRef stream) {
-      device::gemv(stream, few.gemm, link.x, link.weights, nullptr, link.y, link.bias, few.way, more);
-    });
   }
 
   float alpha_;

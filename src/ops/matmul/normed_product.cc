@@ -42,7 +42,6 @@ class ProductPart final : public InnerContext {
   const Tensor* find_input(int i) override { return i == 0 ? a_ : outer_.find_input(of_norm_ + i - 1); }
   bool wants_output(int i) const override { return outer_.wants_output(i); }
   Tensor output(int i, const Shape& shape) override { return outer_.output(i, shape); }
-  DecodeChain* decode_chain() override { return outer_.decode_chain(); }
 
  private:
   int of_norm_;  // inputs

@@ -4,7 +4,6 @@
 #include <bit>
 
 #include "ops/choice.h"
-#include "ops/decode/decode_chain.h"
 #include "ops/elementwise/gate.h"
 #include "ops/keep_list.h"
 #include "ops/registry.h"
@@ -129,44 +128,19 @@ void MatMulNBits::run(Context& context) const {
     order_columns(context.stream(), a.data, ordered, product.count, weights.depth, kept_order_);
     product.a = ordered;
   }
-  if (!kept_order_ && put_off(context.decode_chain(), nullptr, product, weights)) return;
   multiply(context, product, weights, woven_);
 }
 
 bool MatMulNBits::run_normed(Context& context, RowNorm norm, const Tensor& x) const {
   const BlockCodes weights = weights_of(context);
-  DecodeChain* const chain = context.decode_chain();
-  if (kept_order_ || norm.width != weights.depth || !fits_normed(device_of(context, chain), norm.rows, weights, woven_))
+  if (kept_order_ || norm.width != weights.depth || !fits_normed(context.stream().device(), norm.rows, weights, woven_))
     return false;
   const Tensor y = context.output(0, x.shape.with(x.shape.rank() - 1, columns()));
   const BlockProduct product{
       .type = x.type, .y = y.data, .bias = bias_of(context), .count = norm.rows, .gated = gated_};
   if (context.wants_output(1)) norm.sum = context.output(1, x.shape).data;
-  if (put_off(chain, &norm, product, weights)) return true;
   multiply_normed(context.stream(), norm, product, weights, woven_);
   return true;
-}
-
-bool MatMulNBits::put_off(DecodeChain* chain, const RowNorm* norm, const BlockProduct& p,
-                          const BlockCodes& weights) const {
-  if (!chain || p.count != 1) return false;
-  ProductLink link{.type = p.type,
-                   .x = norm ? norm->x : p.a,
-                   .depth = weights.depth,
-                   .columns = weights.rows,
-                   .codes = weights,
-                   .woven = woven_,
-                   .bias = p.bias,
-                   .gated = p.gated,
-                   .y = p.y};
-  if (!norm)
-    return chain->add(link, [p, weights, woven = woven_](StreamRef stream) {
-      if (!multiply_nbits_gemv(stream, p, weights, woven)) fail(Code::internal, "one row's product does not fit");
-    });
-  link.gamma = norm->gamma.data, link.skip = norm->skip, link.sum = norm->sum, link.epsilon = float(norm->epsilon);
-  return chain->add(link, [norm = *norm, p, weights, woven = woven_](StreamRef stream) {
-    multiply_normed(stream, norm, p, weights, woven);
-  });
 }
 
 std::vector<OpRow> matmul_nbits_rows() {

@@ -22,8 +22,6 @@ class MatMulNBits final : public NormableProduct {
   // Of a run, as it is given them.
   BlockCodes weights_of(Context& context) const;
   const void* bias_of(Context& context) const;
-  // As a part of a token's chain. False if it is none.
-  bool put_off(DecodeChain* chain, const RowNorm* norm, const BlockProduct& product, const BlockCodes& weights) const;
 
   BlockCodes weights_;
   WovenCodes woven_;

@@ -272,12 +272,6 @@ constexpr OptionRow kRows[] = {
      "do, with results equal to the bit; what is compiled takes its place. With `now` a capture waits, with 0 all is "
      "interpreted, as where there is no NVRTC. `tuning_cache` keeps what was compiled.",
      [](std::string_view value, Options& o) { return compile_when(value, o.compile_elementwise); }},
-    {"persistent_decode", false, "0", kFlag,
-     "Make one persistent kernel of the products and the attention with which a language model makes a token, in a "
-     "region and for one sequence: its blocks read weights on while they tell one another what they made. It takes "
-     "products of halves, as they are or with weights of four bits, and a KV cache that is past and present in one. "
-     "Profiled runs have a kernel for each. It has yet to be tried on a GPU.",
-     [](std::string_view value, Options& o) { return take(flag(value), o.persistent_decode); }},
     {"regions", false, "1", kFlag,
      "Make one node of all that Encore can run together; the host has less to do for it. Such a region ends at nodes "
      "of "

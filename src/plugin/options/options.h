@@ -59,7 +59,6 @@ struct Options {
   bool fuse_nodes = true;
   bool fuse_elementwise = true;
   device::CompilerSettings::When compile_elementwise = device::CompilerSettings::When::in_background;
-  bool persistent_decode = false;
   bool regions = true;
   bool has_regions() const { return fuse_nodes && (regions || auto_graph.value_or(false)); }
   int sdpa_kernel = 0;

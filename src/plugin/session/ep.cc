@@ -215,7 +215,6 @@ ops::Settings Ep::settings() const {
   return {.use_tf32 = options_.use_tf32,
           .strict_skip_layer_norm = options_.strict_skip_layer_norm,
           .fuses_elementwise = options_.fuse_elementwise,
-          .persistent_decode = options_.persistent_decode,
           .compiler = compiler_};
 }
 

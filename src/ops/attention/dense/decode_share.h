@@ -13,20 +13,6 @@
 
 namespace encore::ops {
 
-// Rows of one query, whose head of keys may be elsewhere for each tile.
-template <class T>
-struct DecodeRows : DenseRows<T, 8> {
-  using typename DenseRows<T, 8>::Tile;
-  DEVICE_FN static const T* new_head(const AddPacks<T>& add, const Tile& tile, int /*row*/, int number) {
-    return add.head_of(tile.batch, number);
-  }
-  // Null: it stays as it is. `which` as DecodeShare says.
-  DEVICE_FN static const T* norm_weights(const AddPacks<T>& add, const Tile&, int which) {
-    return which < 0 ? add.add.q_weights : which == 0 ? add.add.k_weights : nullptr;
-  }
-  DEVICE_FN static int64_t moved(const Tile&, bool /*value*/) { return 0; }
-};
-
 // What one part of the keys makes of some values of a row, or nothing.
 template <int kMany>
 struct PartOfRow {
@@ -59,11 +45,10 @@ struct PartOfRow {
   }
 };
 
-template <class T, int kChunks, int kOldWarps, class Rows = DecodeRows<T>>
+template <class T, int kChunks, int kOldWarps>
 struct DecodeShare {
   using Value = T;
-  using Source = Rows;
-  using Group = AttendGroupedDecode<T, kChunks, 1, Rows>;
+  using Group = AttendGroupedDecode<T, kChunks, 1, DenseRows<T, 8>>;
   using Warp = device::Warp;
   using State = typename Group::State;
   using Tile = typename Group::Tile;
@@ -175,7 +160,7 @@ struct DecodeShare {
     for (int i = t; i < threads_of_new(tile, keeps); i += kNewThreads) {
       const New one = new_of(tile, i);
       if (one.pack >= add.packs) continue;
-      const auto asked = add.ask(group.source.new_head(add, tile, one.row, one.number), one.pack);
+      const auto asked = add.ask(add.head_of(tile.batch, one.number), one.pack);
       put(s, tile, one, add.rotated(asked, tile.batch, tile.batch, 0, one.number, one.pack, likely));
     }
   }
@@ -192,7 +177,7 @@ struct DecodeShare {
         const New one = new_of(tile, first + lane);
         asked[lane] = {};
         if (first + lane >= end || one.pack >= add.packs) return;
-        asked[lane].at = add.ask(group.source.new_head(add, tile, one.row, one.number), one.pack);
+        asked[lane].at = add.ask(add.head_of(tile.batch, one.number), one.pack);
         asked[lane].squares = add.squares_of(asked[lane].at);
       });
       warp.template scan<1>(
@@ -201,7 +186,7 @@ struct DecodeShare {
       warp.lanes([&](int lane) {
         const New one = new_of(tile, first + lane);
         if (first + lane >= end || one.pack >= add.packs) return;
-        const T* const weights = group.source.norm_weights(add, tile, one.which);
+        const T* const weights = one.which < 0 ? add.add.q_weights : one.which == 0 ? add.add.k_weights : nullptr;
         const float mean = asked[lane].all / float(add.add.layout.size);
         const float factor = device::fast_inverse_root(mean + (one.which < 0 ? q_epsilon : k_epsilon));
         put(s, tile, one,
@@ -258,8 +243,7 @@ struct DecodeShare {
     put(rotated.first, rotated.packs.real);
     if (rotated.rotates) put(rotated.first + add.add.layout.half, rotated.packs.imaginary);
     if (one.which >= 0 && add.add.has_room(rotated.begin))
-      add.store(rotated,
-                add.in_cache(tile.batch, one.number, rotated.begin) + group.source.moved(tile, one.which == 1));
+      add.store(rotated, add.in_cache(tile.batch, one.number, rotated.begin));
   }
   DEVICE_FN static Words& in_q(Shared& s, int row, int column) {
     return s.q[0][column / 32][row * 4 + column % 32 / 8];

@@ -4,7 +4,6 @@
 #include "device/device.h"
 #include "device/divide_small.h"
 #include "ops/attention/dense/decode_share.h"
-#include "ops/decode/decode_chain.h"
 #include "ops/dispatch.h"
 
 namespace encore::ops {
@@ -162,33 +161,28 @@ int blocks_for(int device, const Attend& p) {
 }
 
 template <class T, int kChunks, bool kNormed>
-bool launch(Context& context, const CacheExtension& e, const Attend& p, DecodeChain* chain) {
+bool launch(Context& context, const CacheExtension& e, const Attend& p) {
   using Kernel = DecodeStep<T, kChunks, kNormed>;
-  const int blocks = blocks_for<Kernel>(device_of(context, chain), p);
+  const int blocks = blocks_for<Kernel>(context.stream().device(), p);
   if (blocks == 0) return false;
   const auto part = share_decode_step<typename Kernel::Part>(context.fault(), e, p, blocks);
   if (!part) return false;
   const Kernel kernel{*part, packs_fit<Kernel::kPack, T>(p.y, p.value_size)};
-  const int64_t heads = checked_product(p.batch, p.kv_heads);
-  const auto alone = [kernel, heads, blocks](StreamRef stream) {
-    device::cluster_kernel<typename Kernel::Shared>(stream, {heads, blocks, Kernel::kThreads}, kernel);
-  };
-  if (chain && chain->add(AttendLink{e, p, context.fault()}, alone)) return true;
   copy_past(context, e);
-  alone(context.stream());
+  device::cluster_kernel<typename Kernel::Shared>(
+      context.stream(), {checked_product(p.batch, p.kv_heads), blocks, Kernel::kThreads}, kernel);
   return true;
 }
 
 }  // namespace
 
-bool decode_step(Context& context, const CacheExtension& e, const Attend& p, DecodeChain* chain) {
+bool decode_step(Context& context, const CacheExtension& e, const Attend& p) {
   if (e.rows != 1 || e.from_start || e.filled || e.staged || e.residents.capacity > 0 || e.codes[0]) return false;
   if (p.scores.data || p.heads / p.kv_heads > 8 || p.head_size > 128 || !fits_grouped_decode(p)) return false;
   bool done = false;
   dispatch(TypeList<Half, BFloat16>{}, p.type, [&]<class T> {
     const auto with = [&]<int kChunks> {
-      done = e.q_weights ? launch<T, kChunks, true>(context, e, p, chain)
-                         : launch<T, kChunks, false>(context, e, p, chain);
+      done = e.q_weights ? launch<T, kChunks, true>(context, e, p) : launch<T, kChunks, false>(context, e, p);
     };
     p.head_size <= 64 ? with.template operator()<2>() : with.template operator()<4>();
   });

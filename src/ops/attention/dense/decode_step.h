@@ -6,8 +6,7 @@
 namespace encore::ops {
 
 // Both in one launch, for which the keys of a head are looked at by the blocks of a cluster; false if it does not
-// serve. Rows of q are those of the extension; the problem's are not looked at. A chain, if there is one, may put it
-// off.
-bool decode_step(Context& context, const CacheExtension& extension, const Attend& problem, DecodeChain* chain);
+// serve. Rows of q are those of the extension; the problem's are not looked at.
+bool decode_step(Context& context, const CacheExtension& extension, const Attend& problem);
 
 }  // namespace encore::ops

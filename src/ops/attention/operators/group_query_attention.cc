@@ -122,7 +122,7 @@ class GroupQueryAttention : public Op {
       problem.scores.data = scores;
       problem.scores.stage = shown_ == 1 ? ScoresOutput::seen : ScoresOutput::softmax;
     }
-    if (y.count() > 0 && decode_step(context, cache, problem, context.decode_chain())) return;
+    if (y.count() > 0 && decode_step(context, cache, problem)) return;
     // Of a filled cache nothing else looks at the lengths.
     if ((cache.cos || cache.q_weights || cache.filled) && y.count() > 0) {
       cache.rotated_q = context.scratch(y.bytes());
