@@ -40,6 +40,7 @@ FIGURES = [
     ["changing.py"],
     ["pieces.py"],
     ["threads.py"],
+    ["streams.py"],
     ["attention.py", "--peer", "torch"],
     ["cached_attention.py"],
     ["cached_attention.py", "--pages", "16"],

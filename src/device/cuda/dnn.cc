@@ -128,8 +128,8 @@ struct Dnn::State : DnnHandle {
 
   // ---- plans
 
-  // With all that are expected.
-  void search(const Convolution& problem) {
+  // With all that are expected; the stream, if there is one, is not capturing.
+  void search(const Convolution& problem, StreamRef stream) {
     const Current current(device);
     const RelaxedCapture relaxed;  // another stream of this thread may be capturing
     std::vector<Convolution> problems{problem};
@@ -146,7 +146,7 @@ struct Dnn::State : DnnHandle {
     expected.clear();
     std::vector<ConvolutionSearch> searches;
     for (const Convolution& one : problems) searches.push_back({&one, known(one)});
-    find_plans(*this, searches);
+    find_plans(*this, searches, stream);
     cudaGetLastError();
     for (ConvolutionSearch& found : searches) {
       if (!found.plan && settings.warn)
@@ -154,19 +154,20 @@ struct Dnn::State : DnnHandle {
                            settings.deterministic ? "deterministic " : "", "engine for it:", found.reasons));
       if (found.plan && !found.taken_over) kept->keep(key_of(*found.problem), found.plan->tuned.encode());
       if (found.plan && found.plan->tuned.fused && adds_bias(*found.problem) && !found.problem->has_bias)
-        found.plan->zeros = zeros_of(bytes_of({found.problem->y[1]}, found.problem->type));
+        found.plan->zeros = zeros_of(bytes_of({found.problem->y[1]}, found.problem->type), stream);
       plans.emplace(*found.problem, std::move(found.plan));
     }
     kept->save();
   }
 
   // Which plans share.
-  std::shared_ptr<void> zeros_of(size_t bytes) {
+  std::shared_ptr<void> zeros_of(size_t bytes, StreamRef stream) {
     if (bytes > zero_bytes) {
       std::shared_ptr<void> larger = settings.memory(bytes);
-      Stream side(device);
-      fill(side, larger.get(), 0, bytes);
-      side.ref().synchronize();
+      const Stream side = stream ? Stream() : Stream(device);
+      if (!stream) stream = side;
+      fill(stream, larger.get(), 0, bytes);
+      stream.synchronize();
       zeros = std::move(larger), zero_bytes = bytes;
     }
     return zeros;
@@ -219,7 +220,7 @@ struct Dnn::State : DnnHandle {
     if (found == plans.end()) {
       check(problem);
       if (!available()) fail(Code::library_missing, missing);
-      search(problem);
+      search(problem, captures ? StreamRef() : wanted);
       found = plans.find(problem);
     }
     ConvolutionPlan* const plan = found->second.get();

@@ -98,7 +98,8 @@ struct Job {
 
 class Search {
  public:
-  Search(DnnHandle& dnn, std::vector<ConvolutionSearch>& searches) : dnn_(dnn), searches_(searches) {}
+  Search(DnnHandle& dnn, std::vector<ConvolutionSearch>& searches, StreamRef stream)
+      : dnn_(dnn), searches_(searches), stream_(stream) {}
 
   void run() {
     take_over();
@@ -202,9 +203,10 @@ class Search {
   void work_all() {
     if (jobs_.empty()) return;
     const bool measures = dnn_.settings.measures();
+    if (measures && !stream_) side_ = Stream(dnn_.device), stream_ = side_;
     in_threads(jobs_.size() * size_t(measures ? limits_.helpers : 1), [&](cudnnHandle_t handle) {
       std::optional<Bench> bench;
-      if (measures) bench.emplace(handle, dnn_.settings, dnn_.device);
+      if (measures) bench.emplace(handle, dnn_.settings, stream_);
       while (Job* const job = join(measures ? limits_.helpers : 1)) {
         work(*job, handle, bench ? &*bench : nullptr);
         leave(*job, bench ? &*bench : nullptr);
@@ -399,6 +401,8 @@ class Search {
   std::vector<ConvolutionSearch>& searches_;
   const Limits limits_ = Limits::current();
   const Clock::time_point begin_ = Clock::now();
+  StreamRef stream_;  // where candidates are timed
+  Stream side_;       // that, where none was given
   std::mutex mutex_;  // of what follows, and of jobs that several work at
   std::deque<Job> jobs_;
   bool large_in_work_ = false;
@@ -423,6 +427,8 @@ double least_time_us(const Convolution& p) {
   return 1 + std::max(2 * products / rate, bytes / 8e6);  // all of it may be in the L2
 }
 
-void find_plans(DnnHandle& dnn, std::vector<ConvolutionSearch>& searches) { Search(dnn, searches).run(); }
+void find_plans(DnnHandle& dnn, std::vector<ConvolutionSearch>& searches, StreamRef stream) {
+  Search(dnn, searches, stream).run();
+}
 
 }  // namespace encore::device

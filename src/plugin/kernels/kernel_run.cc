@@ -177,9 +177,15 @@ void KernelRun::read_back(void* host, const void* device, size_t bytes) {
   node_.ep.copies().download(stream_, host, device, bytes);
 }
 
+KernelPrepack::~KernelPrepack() {
+  if (stream_) ep_.take_back(std::move(stream_));
+}
+
+// One for all of the session's nodes, on which it may run later: each further stream of a process on which kernels are
+// launched may make all of its graphs slower (bench/streams.py).
 ops::StreamRef KernelPrepack::stream() {
-  if (!stream_.ref().native()) stream_ = device::Stream(ep_.device());
-  return stream_;
+  if (!stream_) stream_ = ep_.lend_stream();
+  return *stream_;
 }
 
 void* KernelPrepack::keep(size_t bytes) {

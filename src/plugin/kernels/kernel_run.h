@@ -84,6 +84,7 @@ using Kept = std::vector<std::shared_ptr<void>>;
 class KernelPrepack final : public ops::Prepack {
  public:
   KernelPrepack(Ep& ep, Kept& kept, Constants* constants = nullptr) : ep_(ep), kept_(kept), constants_(constants) {}
+  ~KernelPrepack() override;
   ops::StreamRef stream() override;
   device::Dnn& dnn() override { return ep_.dnn(); }
   void* keep(size_t bytes) override;
@@ -91,14 +92,14 @@ class KernelPrepack final : public ops::Prepack {
   void let_go(void* kept) override;
   int fault_number(const std::string& who) override { return ep_.faults().number(who); }
   void finish() const {
-    if (stream_.ref().native()) stream_.ref().synchronize();
+    if (stream_) stream_->ref().synchronize();
   }
 
  private:
   Ep& ep_;
   Kept& kept_;
-  Constants* const constants_;  // null: nobody shares them
-  device::Stream stream_;
+  Constants* const constants_;              // null: nobody shares them
+  std::shared_ptr<device::Stream> stream_;  // lent by the session
 };
 
 }  // namespace encore::plugin
