@@ -50,7 +50,11 @@ bool pads_nothing(const Match& match, int s) {
   return pads && std::ranges::all_of(*pads, [](int64_t count) { return count == 0; });
 }
 
-bool joins_nothing(const Match& match, int s) { return match.is(s, "Concat") && match.step(s).inputs.size() == 1; }
+bool joins_nothing(const Match& match, int s) {
+  if (!match.is(s, "Concat") || match.step(s).inputs.size() != 1) return false;
+  const auto rank = match.rank(match.step(s).inputs[0]);
+  return rank && counted_from_first(match.node(s).get_int("axis", 1), *rank);
+}
 
 // From the first element of an axis to beyond the last.
 bool cuts_nothing(const Match& match, int s) {

@@ -97,6 +97,12 @@ TEST(Transposes, StayWhereOrdersAreUnknown) {
 TEST(Identities, AreReadThrough) {
   EXPECT_EQ(after("identities", "in x\ni = Identity(x)\ny = Add(i, i)\nout y\n"), "in x\ny = Add(x, x)\nout y\n");
 }
+TEST(Identities, AConcatOfOneAlongItsAxesIsRead) {
+  constexpr const char* kJoined = "in x: f32[n, m]\ni: f32[n, m] = Concat(x) {axis = -2}\ny = Add(i, i)\nout y\n";
+  EXPECT_EQ(after("identities", kJoined), "in x: f32[n, m]\ny = Add(x, x)\nout y\n");
+  expect_stays("identities", kJoined, "-2", "2");  // which the node refuses
+  expect_stays("identities", kJoined, "f32[n, m]\ni", "f32\ni");
+}
 TEST(Identities, StayWhereTheyAreOutputs) {
   expect_stays("identities", "in x\ni = Identity(x)\ny = Add(i, x)\nout y\n", "out y", "out y\nout i");
 }

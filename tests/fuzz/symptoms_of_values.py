@@ -299,6 +299,17 @@ def hardly_varies(finding):
     return gap(finding) <= 1e-6 * np.abs(x).max(axis=axes, keepdims=True, initial=0) / deviation * max(1, scale)
 
 
+def has_lost_a_mean(finding):
+    """As far off as a variance is that is what squares leave of a mean far from zero, of groups."""
+    node, x = finding.node, contents(finding).astype(np.float64)
+    if x.size == 0:
+        return False
+    groups = x.reshape(x.shape[0], node.attrs["num_groups"], -1)
+    lost = groups.mean(-1, keepdims=True) ** 2 / (groups.var(-1, keepdims=True) + node.attrs.get("epsilon", 1e-5))
+    scale = np.abs(contents(finding, 1).astype(np.float64)).max(initial=0)
+    return gap(finding) <= 1e-6 * np.broadcast_to(lost, groups.shape).reshape(x.shape) * max(1, scale)
+
+
 def _deviates_by(finding, least):
     """Of MeanVarianceNormalization: numbers that are no further from their means."""
     x = contents(finding).astype(np.float64)
