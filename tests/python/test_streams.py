@@ -26,7 +26,7 @@ from encore_session import (
     only_if,
     trace,
 )
-from onnx import helper
+from onnx import TensorProto, helper, numpy_helper
 
 pytestmark = pytest.mark.core
 
@@ -186,6 +186,47 @@ def test_two_sessions_on_one_given_stream(encore, layer):
             close(run.run({"x": some(seed)})["y"], expected(some(seed)))
 
     assert not in_threads(3, work)
+
+
+# ---- how many streams
+
+
+@traced
+@pytest.mark.parametrize("graphs", [0, 1])
+@pytest.mark.parametrize("regions", [0, 1])
+def test_kernels_are_launched_on_two_streams_at_most(encore, make_model, layer, regions, graphs):
+    """Of a session with one thread: each further stream makes the graphs of a process slower on a GPU."""
+    rng = np.random.default_rng(0)
+    weights = {f"w{i}": rng.integers(0, 255, (32, 1, 16), np.uint8) for i in range(3)}
+    nodes = [
+        helper.make_node(
+            "MatMulNBits",
+            [f"x{i}", f"w{i}", "scales"],
+            [f"x{i + 1}"],
+            f"product{i}",
+            domain="com.microsoft",
+            K=32,
+            N=32,
+            bits=4,
+            block_size=32,
+        )
+        for i in range(3)
+    ]
+    weights["scales"] = np.full(32, 1 / 64, np.float16)
+    constants = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    form = [2, 32], TensorProto.FLOAT16
+    model, feed = make_model(nodes, {"x0": form}, {"x3": form}, constants), {"x0": np.ones((2, 32), np.float16)}
+
+    def work():
+        made = make_session(model, regions=regions, enable_cuda_graph=graphs, auto_graph=0)
+        session = encore_session.outliving(made)
+        run = Bound(session, feed, {"x3": ((2, 32), np.float16)})
+        for _ in range(3):
+            run.run(feed, graph_id=0 if graphs else -1)
+
+    entries = trace(make_session(layer[0]), work)
+    packs = [entry for entry in entries if entry["what"] == "kernel" and "Weave" in entry["name"]]
+    assert len(packs) >= 3 and len(streams(entries, "kernel", "graph")) <= 2, (len(packs), streams(entries, "kernel"))
 
 
 # ---- one stream for the session, and copies on one of their own
