@@ -50,6 +50,10 @@ ACCEPTED = [
     Accepted("SVMRegressor", DECLINED, "fewer support vectors than none", says("support vectors")),
     Accepted("FusedConv", DECLINED, "parameters of no activation", says("activation '' takes 0")),
     Accepted("MaxRoiPool", REFUSED, "rows of regions with more dimensions", says("[count,5] of float is wanted")),
+    Accepted("MaxRoiPool", DECLINED, "the CPU EP overlooks dimensions beyond the fourth", says("height and width")),
+    Accepted(
+        "GroupQueryAttention", DECLINED, "more heads of keys than queries", says("must be a multiple of the latter")
+    ),
     Accepted("ImageScaler", DECLINED, "an empty list of another type", says("attribute 'bias' has an unexpected type")),
     Accepted("RoiAlign", DECLINED, "windows that there are not", says("output_width is", "output_height is")),
 ]

@@ -448,6 +448,7 @@ ACCEPTED = [
     Accepted("LpPool", REFUSED, "a window that is larger than the image", says("the window spans")),
     Accepted("Bernoulli", SHAPE, "a hostile node has another type", says("type ")),
     Accepted("Range", SERVED, "the function's body takes no number in a shape", says("_inlfunc_Range")),
+    Accepted("Range", REFUSED, "the function's body divides by a step of zero", says("delta is 0")),
     Accepted("SVMRegressor SVMClassifier", SERVED, "no kernel_params are zeros", says("svmclassifier.h")),
     Accepted(
         "Gemm",
