@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "device/stream.h"
 #include "graph/default_stream_order.h"
 #include "memory/source.h"
 #include "profile/recorder.h"
@@ -22,7 +23,8 @@ struct Settings {
   std::function<void(const std::string&)> warn = [](const std::string&) {};
   DefaultStreamOrder::Settings default_stream = {};
   SharedStream* shared = nullptr;  // where all threads work, if not on streams of their own; outlives the session
-  std::shared_ptr<memory::Source> memory = {};       // where graphs get theirs; null: from a pool of their own
+  std::function<device::Stream()> stream = {};  // for a thread, as long as the session lives; none given: a new one
+  std::shared_ptr<memory::Source> memory = {};  // where graphs get theirs; null: from a pool of their own
   std::shared_ptr<profile::Recorder> recorder = {};  // null: nobody profiles
 };
 

@@ -18,6 +18,11 @@ constexpr int kCapturesInVain = 3;  // in a row, before a warning
 
 size_t first_chunk_bytes(size_t peak_bytes) { return peak_bytes + peak_bytes / 8; }
 
+device::Stream stream_of_thread(const Policy& policy) {
+  if (policy.settings.shared) return {};
+  return policy.settings.stream ? policy.settings.stream() : device::Stream(policy.device);
+}
+
 }  // namespace
 
 Entry::~Entry() {
@@ -51,7 +56,7 @@ ThreadGraphs::Turn::~Turn() {
 
 ThreadGraphs::ThreadGraphs(std::shared_ptr<Policy> policy)
     : policy_(std::move(policy)),
-      own_(policy_->settings.shared ? device::Stream() : device::Stream(policy_->device)),
+      own_(stream_of_thread(*policy_)),
       stream_(policy_->settings.shared ? policy_->settings.shared->ref() : own_.ref()),
       order_(policy_->device, policy_->settings.default_stream) {
   if (own_.ref()) memory::enlist(own_);

@@ -18,7 +18,7 @@ NOT_RUN = {
     "installs": 2,
     "is a pattern": 1,
     "is for another program": 3,
-    "wants a GPU": 16,
+    "wants a GPU": 17,
     "wants a server": 1,
     "wants onnxruntime's headers": 2,
 }

@@ -181,7 +181,7 @@ KernelPrepack::~KernelPrepack() {
   if (stream_) ep_.take_back(std::move(stream_));
 }
 
-// One for all of the session's nodes, on which it may run later: each further stream of a process on which kernels are
+// One for all of the session's nodes, on which it runs later: each further stream of a process on which kernels are
 // launched may make all of its graphs slower (bench/streams.py).
 ops::StreamRef KernelPrepack::stream() {
   if (!stream_) stream_ = ep_.lend_stream();

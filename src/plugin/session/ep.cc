@@ -114,6 +114,7 @@ Ep::Ep(std::shared_ptr<Registration> registration, Options options, Log log, std
                                   .warn = [this](const std::string& message) { log_.warning(message); },
                                   .default_stream = options_.default_stream,
                                   .shared = shared_.get(),
+                                  .stream = [this] { return give_stream(); },
                                   .memory = arena_->source(),
                                   .recorder = recorder_});
   if (options_.has_regions() && !graphs_) {

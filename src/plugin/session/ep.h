@@ -126,6 +126,8 @@ class Ep : public OrtEp {
   // has ended; the next thread gets it with the graphs that were captured on it.
   std::shared_ptr<device::Stream> lend_stream();
   void take_back(std::shared_ptr<device::Stream> stream) noexcept;
+  // One of those that nobody has, or a new one, for whoever takes it to keep.
+  device::Stream give_stream();
 
  private:
   void fill_callbacks();

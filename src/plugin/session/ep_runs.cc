@@ -213,6 +213,18 @@ void Ep::take_back(std::shared_ptr<device::Stream> stream) noexcept {
   let_go(*stream);
 }
 
+device::Stream Ep::give_stream() {
+  std::shared_ptr<device::Stream> idle;
+  {
+    const std::lock_guard lock(streams_mutex_);
+    if (idle_streams_.empty()) return device::Stream(device());
+    idle = std::move(idle_streams_.back());
+    idle_streams_.pop_back();
+  }
+  let_go(*idle);
+  return std::move(*idle);
+}
+
 void Ep::let_go(device::StreamRef stream) noexcept {
   if (store_) store_->forget(stream);
   memory::delist(stream);
