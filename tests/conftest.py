@@ -8,6 +8,8 @@ from pathlib import Path
 import onnxruntime
 import pytest
 
+ORT_VERSION = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
+
 # The tests of several devices need some; read when the library is loaded.
 os.environ.setdefault("ENCORE_VIRTUAL_DEVICES", "2")
 
@@ -121,13 +123,22 @@ def pytest_collection():
         gc.enable()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol():
+    """Before 1.28 onnxruntime frees tensors through what has gone with their session: garbage goes with its test, not
+    in the middle of another one, when that memory serves somebody else."""
+    done = yield
+    if ORT_VERSION < (1, 28):
+        gc.collect()
+    return done
+
+
 def pytest_collection_modifyitems(config, items):
-    version = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
-    too_old = [pattern for newer, patterns in TOO_OLD_BEFORE.items() if version < newer for pattern in patterns]
+    too_old = [pattern for newer, patterns in TOO_OLD_BEFORE.items() if ORT_VERSION < newer for pattern in patterns]
     _leave_out(config, items, lambda item: any(re.search(pattern, item.nodeid) for pattern in too_old))
     if config.getoption("representative"):
         seen = {}
-        is_older = version < max(TOO_OLD_BEFORE)
+        is_older = ORT_VERSION < max(TOO_OLD_BEFORE)
         adds = lambda item: not item.path.is_relative_to(OPERATORS) or _adds(item, seen, is_older)
         _leave_out(config, items, lambda item: is_older and item.get_closest_marker("newest") or not adds(item))
 
