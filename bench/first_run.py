@@ -22,7 +22,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -84,16 +83,10 @@ def in_new_process(arguments, report):
     env = dict(os.environ)
     if report:
         env["ENCORE_CONV_SEARCH"] = ",".join(filter(None, [env.get("ENCORE_CONV_SEARCH"), "report=1"]))
-    done = subprocess.run(
-        [sys.executable, __file__, "--measure", *arguments], env=env, capture_output=True, text=True, check=False
-    )
-    lines = done.stdout.splitlines()
-    figures = [line.removeprefix("figures: ") for line in lines if line.startswith("figures: ")]
-    if done.returncode != 0 or not figures:
-        sys.exit(f"{' '.join(arguments)}\nended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+    figures, said = models.figures_of_process(__file__, *arguments, env=env)
     if report:
-        print(done.stderr, end="", file=sys.stderr, flush=True)
-    return json.loads(figures[0])
+        print(said, end="", file=sys.stderr, flush=True)
+    return figures
 
 
 def rows(args):

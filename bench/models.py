@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -201,6 +202,22 @@ def add_arguments(parser):
 
 def provider_options(args):
     return dict(pair.split("=", 1) for pair in args.options.split(",") if pair)
+
+
+def figures_of_process(program, *arguments, env=None):
+    """What the program prints of itself as `figures: JSON`, in a process of its own, and its stderr."""
+    done = subprocess.run(
+        [sys.executable, program, "--measure", *map(str, arguments)],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = done.stdout.splitlines()
+    figures = [line.removeprefix("figures: ") for line in lines if line.startswith("figures: ")]
+    if done.returncode != 0 or not figures:
+        sys.exit(f"{' '.join(map(str, arguments))}\nended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+    return json.loads(figures[0]), done.stderr
 
 
 def print_table(header, rows, file):

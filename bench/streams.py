@@ -3,7 +3,7 @@
     python bench/streams.py [--models resnet50_f16,bert_base_f16] [--streams 0,2,24] [--launches 5000] [--seconds 1]
 
 A process whose kernels have been launched on several streams takes longer from one kernel of a graph to the next, also
-once these streams do nothing or are gone. Each figure is of a process of its own, in which torch has launched so many
+when these streams do nothing any more. Each figure is of a process of its own, in which torch has launched so many
 kernels on each of so many streams before the session is made; medians in microseconds, the wait for a run's end
 included:
   replay   a replayed run
@@ -12,7 +12,7 @@ included:
 
 import argparse
 import json
-import subprocess
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -42,7 +42,7 @@ def measure(name, streams, launches, seconds):
     if streams:
         launch_on(streams, launches)
     session = es.make_session(str(zoo.path(name, batch=1)), enable_cuda_graph=1, use_tf32=1)
-    binding, _keep = bind(session, zoo.inputs(name))
+    binding, _keep = models.bind(session, zoo.inputs(name))
     session.run_with_iobinding(binding, es.run_options(es.EAGER))
     waits, goes_on = es.run_options(0), es.run_options(0, disable_synchronize_execution_providers=1)
     session.run_with_iobinding(binding, waits)  # captures
@@ -55,30 +55,7 @@ def measure(name, streams, launches, seconds):
         return (time.perf_counter() - start) * 1e6 / count
 
     replay = models.median_us(lambda: session.run_with_iobinding(binding, waits), seconds)
-    print("figures: " + json.dumps({"replay": replay, "row": sorted(row() for _ in range(9))[4]}))
-
-
-def bind(session, feeds):
-    import encore_session as es
-
-    binding, keep = session.io_binding(), []
-    for name, value in feeds.items():
-        keep.append(es.on_device(value))
-        binding.bind_ortvalue_input(name, keep[-1])
-    for item in session.get_outputs():
-        keep.append(es.empty_on_device(item.shape, models.NUMPY[item.type]))
-        binding.bind_ortvalue_output(item.name, keep[-1])
-    return binding, keep
-
-
-def in_new_process(*arguments):
-    done = subprocess.run(
-        [sys.executable, __file__, "--measure", *map(str, arguments)], capture_output=True, text=True, check=False
-    )
-    figures = [line.removeprefix("figures: ") for line in done.stdout.splitlines() if line.startswith("figures: ")]
-    if done.returncode != 0 or not figures:
-        sys.exit(f"{arguments} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
-    return json.loads(figures[0])
+    print("figures: " + json.dumps({"replay": replay, "row": statistics.median(row() for _ in range(9))}))
 
 
 def main():
@@ -96,7 +73,8 @@ def main():
     def rows():
         for name in args.models.split(","):
             for streams in args.streams.split(","):
-                yield {"model": name, "streams": streams} | in_new_process(name, streams, args.launches, args.seconds)
+                figures, _ = models.figures_of_process(__file__, name, streams, args.launches, args.seconds)
+                yield {"model": name, "streams": streams} | figures
 
     models.print_table(["model", "streams", "replay", "row"], rows(), args.json)
 

@@ -5,10 +5,8 @@ import os
 import re
 from pathlib import Path
 
-import onnxruntime
 import pytest
-
-ORT_VERSION = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
+from encore_session import FREES_LATE, ORT_VERSION
 
 # The tests of several devices need some; read when the library is loaded.
 os.environ.setdefault("ENCORE_VIRTUAL_DEVICES", "2")
@@ -128,7 +126,7 @@ def pytest_runtest_protocol():
     """Before 1.28 onnxruntime frees tensors through what has gone with their session: garbage goes with its test, not
     in the middle of another one, when that memory serves somebody else."""
     done = yield
-    if ORT_VERSION < (1, 28):
+    if not FREES_LATE:
         gc.collect()
     return done
 

@@ -128,10 +128,12 @@ struct Dnn::State : DnnHandle {
 
   // ---- plans
 
-  // With all that are expected; the stream, if there is one, is not capturing.
+  // With all that are expected. The stream is not capturing; null: the search has one of its own.
   void search(const Convolution& problem, StreamRef stream) {
     const Current current(device);
     const RelaxedCapture relaxed;  // another stream of this thread may be capturing
+    const Stream side = stream ? Stream() : Stream(device);
+    if (!stream) stream = side;
     std::vector<Convolution> problems{problem};
     const std::lock_guard lock(expecting);
     constexpr int kMostBatches = 4;  // who has more may have a new one in every run
@@ -164,8 +166,6 @@ struct Dnn::State : DnnHandle {
   std::shared_ptr<void> zeros_of(size_t bytes, StreamRef stream) {
     if (bytes > zero_bytes) {
       std::shared_ptr<void> larger = settings.memory(bytes);
-      const Stream side = stream ? Stream() : Stream(device);
-      if (!stream) stream = side;
       fill(stream, larger.get(), 0, bytes);
       stream.synchronize();
       zeros = std::move(larger), zero_bytes = bytes;

@@ -24,13 +24,13 @@ size_t input_bytes(const Convolution& p) {
 
 }  // namespace
 
-Bench::Bench(cudnnHandle_t handle, const DnnSettings& settings, StreamRef side)
-    : handle_(handle), settings_(settings), side_(side) {
+Bench::Bench(cudnnHandle_t handle, const DnnSettings& settings, StreamRef stream)
+    : handle_(handle), settings_(settings), stream_(stream) {
   if (set_stream(handle_, native()) != CUDNN_STATUS_SUCCESS) fail(Code::device_failed, "cuDNN does not take a stream");
 }
 Bench::~Bench() {
   try {
-    side_.synchronize();
+    stream_.synchronize();
   } catch (const Error&) {  // whoever runs next is told
   }
   set_stream(handle_, nullptr);
@@ -38,7 +38,7 @@ Bench::~Bench() {
 
 bool Bench::Block::holds(Bench& bench, size_t wanted) {
   if (wanted <= bytes) return true;
-  bench.side_.synchronize();
+  bench.stream_.synchronize();
   memory.reset(), bytes = 0;
   try {
     memory = bench.settings_.memory(wanted);
@@ -47,7 +47,7 @@ bool Bench::Block::holds(Bench& bench, size_t wanted) {
     return false;
   }
   bytes = wanted;
-  fill(bench.side_, memory.get(), 0x2c, bytes);  // small numbers in every type
+  fill(bench.stream_, memory.get(), 0x2c, bytes);  // small numbers in every type
   return true;
 }
 
@@ -70,7 +70,7 @@ std::optional<double> Bench::timed(const Convolution& p, const ConvolutionPlan& 
   const auto run = [&] { return !execute(handle_, plan, addresses, workspace_.memory.get()); };
   const auto begin = Clock::now();
   if (!run()) return std::nullopt;  // that loads the kernel, too
-  side_.synchronize();
+  stream_.synchronize();
   load_s += seconds_since(begin);
   if (!alone) alone.lock();
   const auto start = Clock::now();
@@ -96,7 +96,7 @@ bool Bench::has_room(const Convolution& problem) {
   return inputs_.holds(*this, input_bytes(problem)) && output_.holds(*this, bytes_of(problem.y, problem.type));
 }
 void Bench::let_go() {
-  side_.synchronize();
+  stream_.synchronize();
   inputs_ = output_ = workspace_ = {};
 }
 

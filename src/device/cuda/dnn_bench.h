@@ -15,7 +15,7 @@ namespace encore::device {
 // A thread's: a handle and memory of its own, and a stream that others use, too.
 class Bench {
  public:
-  Bench(cudnnHandle_t handle, const DnnSettings& settings, StreamRef side);
+  Bench(cudnnHandle_t handle, const DnnSettings& settings, StreamRef stream);
   ~Bench();
   Bench(const Bench&) = delete;
 
@@ -35,13 +35,13 @@ class Bench {
     bool holds(Bench& bench, size_t wanted);
   };
 
-  cudaStream_t native() const { return static_cast<cudaStream_t>(side_.native()); }
+  cudaStream_t native() const { return static_cast<cudaStream_t>(stream_.native()); }
   template <class F>
   std::optional<double> timed(const Convolution& problem, const ConvolutionPlan& plan, F time);
 
   const cudnnHandle_t handle_;
   const DnnSettings& settings_;
-  const StreamRef side_;
+  const StreamRef stream_;
   Block inputs_, output_, workspace_;
 };
 

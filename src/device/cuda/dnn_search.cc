@@ -203,7 +203,6 @@ class Search {
   void work_all() {
     if (jobs_.empty()) return;
     const bool measures = dnn_.settings.measures();
-    if (measures && !stream_) side_ = Stream(dnn_.device), stream_ = side_;
     in_threads(jobs_.size() * size_t(measures ? limits_.helpers : 1), [&](cudnnHandle_t handle) {
       std::optional<Bench> bench;
       if (measures) bench.emplace(handle, dnn_.settings, stream_);
@@ -401,8 +400,7 @@ class Search {
   std::vector<ConvolutionSearch>& searches_;
   const Limits limits_ = Limits::current();
   const Clock::time_point begin_ = Clock::now();
-  StreamRef stream_;  // where candidates are timed
-  Stream side_;       // that, where none was given
+  const StreamRef stream_;
   std::mutex mutex_;  // of what follows, and of jobs that several work at
   std::deque<Job> jobs_;
   bool large_in_work_ = false;

@@ -22,8 +22,8 @@ struct ConvolutionSearch {
 
 // The convolution and what follows it as one, or alone: whichever is faster if measured, else as the settings say; the
 // other where cuDNN has no such engine. If all else fails, one whose sums may differ from run to run. The library is
-// open, and this thread has the handle. They are timed on the stream of the run that waits for them, if there is one:
-// once kernels were launched on some more streams, each kernel of all graphs of the process begins later
+// open, and this thread has the handle. They are timed on the stream, best that of the run that waits for them: once
+// kernels were launched on some more streams, each kernel of all graphs of the process begins later
 // (bench/streams.py).
 void find_plans(DnnHandle& dnn, std::vector<ConvolutionSearch>& searches, StreamRef stream);
 

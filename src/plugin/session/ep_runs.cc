@@ -214,15 +214,9 @@ void Ep::take_back(std::shared_ptr<device::Stream> stream) noexcept {
 }
 
 device::Stream Ep::give_stream() {
-  std::shared_ptr<device::Stream> idle;
-  {
-    const std::lock_guard lock(streams_mutex_);
-    if (idle_streams_.empty()) return device::Stream(device());
-    idle = std::move(idle_streams_.back());
-    idle_streams_.pop_back();
-  }
-  let_go(*idle);
-  return std::move(*idle);
+  const std::shared_ptr<device::Stream> stream = lend_stream();
+  let_go(*stream);
+  return std::move(*stream);
 }
 
 void Ep::let_go(device::StreamRef stream) noexcept {
