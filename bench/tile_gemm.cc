@@ -3,8 +3,9 @@
 //
 //     ./encore build cuda --target tile_gemm_bench && build/cuda/tile_gemm_bench [a part of the names] [seconds]
 //
-// A star is at the way that tile_gemm_way() takes. Ways whose results are not the library's are told of. Convolutions
-// are those of channels last, of which cuDNN's best engine is timed.
+// Of each shape of tiles the best way is told, with the blocks that share a tile, and last the one that is taken, if it
+// is not the library's. Ways whose results are not the library's are told of. Convolutions are those of channels last,
+// of which cuDNN's best engine is timed.
 #include "ops/matmul/tile_gemm.h"
 
 #include <algorithm>
@@ -41,6 +42,14 @@ constexpr Problem kProblems[] = {
     {"bert_base", 128, 3072, 768, Kind::none, false, true},
     {"bert_base", 16, 768, 3072, Kind::gelu},
     {"bert_base", 16, 3072, 768, Kind::none, false, true},
+    {"resnet50", 3136, 64, 256, Kind::relu, true, true},
+    {"resnet50", 3136, 256, 64, Kind::relu, true},
+    {"resnet50", 784, 128, 512, Kind::relu, true, true},
+    {"resnet50", 784, 512, 128, Kind::relu, true},
+    {"resnet50", 196, 256, 1024, Kind::relu, true, true},
+    {"resnet50", 196, 1024, 256, Kind::relu, true},
+    {"resnet50", 49, 512, 2048, Kind::relu, true, true},
+    {"resnet50", 49, 2048, 512, Kind::relu, true},
     {"bert_base", 512, 768, 3072, Kind::gelu},
     {"bert_base", 512, 3072, 768, Kind::none, false, true},
     {"vit", 197, 768, 768, Kind::none, true, true},
@@ -164,6 +173,34 @@ double difference(const std::vector<device::Half>& a, const std::vector<device::
   return most / largest;
 }
 
+constexpr const char* kShapes[ops::kTileShapes] = {"32x64x64", "16x64x64", "16x64x128", "16x32x128"};
+
+// enqueue(i, way) makes c, which the library made last.
+template <class F>
+void compare_ways(Bench& bench, const ops::TileGemmWay& taken, const Memory& c, F enqueue) {
+  const auto wanted = c.values(bench.stream);
+  double by_way = 0;
+  std::string wrong;
+  for (int i = 0; i < ops::kTileShapes; ++i) {
+    double best = 1e9;
+    int best_parts = 0;
+    for (int parts = 1; parts <= ops::kMostTileParts; parts *= 2) {
+      const ops::TileGemmWay way{parts, ops::TileShape(i)};
+      const double us = bench.us([&](int n) { enqueue(n, way); });
+      if (us < best) best = us, best_parts = parts;
+      if (way == taken) by_way = us;
+      const double apart = difference(c.values(bench.stream), wanted);
+      if (!(apart < 4e-3))
+        wrong +=
+            std::string(" ") + kShapes[i] + " in " + std::to_string(parts) + " is " + std::to_string(apart) + " off";
+    }
+    std::printf(" %8.2f in %d", best, best_parts);
+  }
+  if (taken.parts > 0) std::printf(" | %6.2f by %s in %d", by_way, kShapes[int(taken.shape)], taken.parts);
+  std::printf("%s\n", wrong.c_str());
+  std::fflush(stdout);
+}
+
 void run(Bench& bench, const Problem& p, device::Blas& blas, device::Blas& tuned, Scratch& scratch) {
   device::Gemm gemm{.type = Type::f16, .output = Type::f16, .m = p.rows, .n = p.columns, .k = p.depth};
   gemm.transpose_b = p.transposed;
@@ -185,28 +222,19 @@ void run(Bench& bench, const Problem& p, device::Blas& blas, device::Blas& tuned
   const auto data = [&](int i) {
     return ops::ProductData{a.at(), b[size_t(i)]->at(), bias.at(), c.at(), p.adds ? addend.at() : nullptr};
   };
+  device::Gemm whole = gemm;
+  if (p.activation == Kind::relu) whole.epilogue = device::Epilogue::relu;
   const auto by = [&](device::Blas& library) {
     return bench.us([&](int i) {
       const ops::ProductData of = data(i);
-      library.gemm(bench.stream, gemm, of.a, of.b, of.c, of.bias, scratch, of.addend);
-      ops::activate(bench.stream, gemm.output, p.rows * p.columns, activation, of.c);
+      library.gemm(bench.stream, whole, of.a, of.b, of.c, of.bias, scratch, of.addend);
+      if (p.activation != Kind::relu) ops::activate(bench.stream, gemm.output, p.rows * p.columns, activation, of.c);
     });
   };
   std::printf("%-52s %8.2f", name_of(p).c_str(), by(blas));
   std::printf(" %8.2f |", by(tuned));
-  const auto wanted = c.values(bench.stream);
-  const ops::TileGemmWay taken = ops::tile_gemm_way(gemm, data(0), activation, device::multiprocessors(0));
-  double best = 1e9;
-  std::string wrong;
-  for (const ops::TileGemmWay& way : ops::tile_gemm_ways(gemm, data(0))) {
-    const double us = bench.us([&](int i) { tile_gemm(bench.stream, gemm, data(i), activation, way); });
-    best = std::min(best, us);
-    std::printf(" %6.2f%c", us, way == taken ? '*' : ' ');
-    const double apart = difference(c.values(bench.stream), wanted);
-    if (!(apart < 4e-3)) wrong += " in " + std::to_string(way.parts) + " is " + std::to_string(apart) + " off";
-  }
-  std::printf(" | best %.2f%s\n", best, wrong.c_str());
-  std::fflush(stdout);
+  compare_ways(bench, ops::tile_gemm_way(gemm, data(0), activation, ops::tile_room(0)), c,
+               [&](int i, ops::TileGemmWay way) { tile_gemm(bench.stream, gemm, data(i), activation, way); });
 }
 
 void run(Bench& bench, const PictureProblem& p, device::Dnn& dnn, Scratch& scratch) {
@@ -255,21 +283,10 @@ void run(Bench& bench, const PictureProblem& p, device::Dnn& dnn, Scratch& scrat
                            "^2 x " + std::to_string(p.in_channels) + " to " + std::to_string(p.out_channels) +
                            (p.stride == 2 ? " by 2" : "") + name_of(p.activation) + (p.adds ? " residual" : "");
   std::printf("%-52s %8.2f %8s |", name.c_str(), library, "");
-  const auto wanted = y.values(bench.stream);
-  const ops::TileGemmWay taken = ops::tile_convolution_way(problem, {p.activation}, device::multiprocessors(0));
-  std::string wrong = ops::suits_tiles(problem, data(0), added) ? "" : " does not suit";
-  double best = 1e9;
-  for (int parts = 1; parts <= ops::kMostTileParts; parts *= 2) {
-    const double us = bench.us([&](int i) {
-      convolve_tiles(bench.stream, problem, data(i), {nullptr, added, {p.activation}}, {parts});
-    });
-    best = std::min(best, us);
-    std::printf(" %6.2f%c", us, parts == taken.parts ? '*' : ' ');
-    const double apart = difference(y.values(bench.stream), wanted);
-    if (!(apart < 4e-3)) wrong += " in " + std::to_string(parts) + " is " + std::to_string(apart) + " off";
-  }
-  std::printf(" | best %.2f%s\n", best, wrong.c_str());
-  std::fflush(stdout);
+  compare_ways(bench, ops::tile_convolution_way(problem, {p.activation}, ops::tile_room(0)), y,
+               [&](int i, ops::TileGemmWay way) {
+                 convolve_tiles(bench.stream, problem, data(i), {nullptr, added, {p.activation}}, way);
+               });
 }
 
 }  // namespace
@@ -281,9 +298,8 @@ int main(int count, char** arguments) {
   Scratch scratch;
   std::printf("%s, %d multiprocessors; microseconds\n%-52s %8s %8s |", device::describe(0).name.c_str(),
               device::multiprocessors(0), "product", "library", "tuned");
-  const device::Gemm any{.type = Type::f16, .output = Type::f16, .m = 8, .n = 8, .k = 8, .lda = 8, .ldb = 8, .ldc = 8};
-  for (const ops::TileGemmWay& way : ops::tile_gemm_ways(any, {})) std::printf("  in %d  ", way.parts);
-  std::printf(" |\n");
+  for (const char* shape : kShapes) std::printf(" %13s", shape);
+  std::printf(" | taken\n");
   for (const Problem& problem : kProblems)
     if (name_of(problem).find(only) != std::string::npos) run(bench, problem, blas, tuned, scratch);
   device::Dnn dnn(0);

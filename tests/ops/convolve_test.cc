@@ -87,9 +87,10 @@ class TileConvolutionTest : public ::testing::Test {
     const ConvData data{on_x.data(), on_w.data(), p.has_bias ? on_bias.data() : nullptr, y.data()};
     const Epilogue rest{nullptr, p.has_residual ? on_residual.data() : nullptr, p.activation};
     ASSERT_TRUE(suits_tiles(problem, data, rest.residual));
-    for (int parts = 1; parts <= kMostTileParts; parts *= 2) {
-      SCOPED_TRACE(parts);
-      convolve_tiles(stream.ref(), problem, data, rest, {parts});
+    for (int way = 0; way < 4 * kTileShapes; ++way) {
+      const TileGemmWay parts{1 << way % 4, TileShape(way / 4)};
+      SCOPED_TRACE(text("shape ", way / 4, " in ", parts.parts));
+      convolve_tiles(stream.ref(), problem, data, rest, parts);
       const std::vector<T> got = y.download(stream);
       for (size_t i = 0; i < got.size(); ++i) {
         double wanted = sum_of(problem, x, weights, int64_t(i));
@@ -176,14 +177,15 @@ TEST(TileConvolution, IsTakenForFewPositions) {
   const auto parts = [](int size, int64_t in, int64_t out, Kind kind = Kind::relu, int64_t images = 1) {
     return tile_convolution_way(
                problem_of(Type::f16, {.images = images, .in_channels = in, .out_channels = out, .in = {size, size}}),
-               {kind}, 132)
+               {kind}, {.multiprocessors = 132, .most_parts = 8})
         .parts;
   };
   EXPECT_EQ(parts(7, 512, 512), 8);
-  EXPECT_EQ(parts(14, 256, 256), 8);
-  EXPECT_EQ(parts(28, 128, 128), 4);
-  EXPECT_EQ(parts(56, 64, 64), 0) << "in two parts it takes no less than a library's";
-  EXPECT_EQ(parts(56, 64, 64, Kind::silu), 2) << "which needs another kernel for this";
+  EXPECT_EQ(parts(14, 256, 256), 4);
+  EXPECT_EQ(parts(28, 128, 128), 2);
+  EXPECT_EQ(parts(56, 64, 64), 1);
+  EXPECT_EQ(parts(56, 128, 32, Kind::none), 0) << "it takes no less than a library's";
+  EXPECT_EQ(parts(56, 128, 32, Kind::silu), 2) << "which needs another kernel for this";
   EXPECT_EQ(parts(14, 256, 256, Kind::relu, 4), 0);
   EXPECT_EQ(parts(14, 512, 512), 0) << "too many steps";
 }

@@ -20,7 +20,7 @@ using device::DeviceArray;
 using device::Gemm;
 using device::Half;
 
-constexpr int kMultiprocessors = 132;
+constexpr TileRoom kRoom{.multiprocessors = 132, .most_parts = 8};
 using Kind = Activation::Kind;
 
 double after(const Activation& activation, double x) {
@@ -63,12 +63,12 @@ class TileGemmTest : public ::testing::Test {
     const Operands on_device(problem);
     return tile_gemm_ways(problem.gemm, on_device.data(problem));
   }
-  static std::string text_of(const TileGemmWay& way) { return text("in ", way.parts); }
+  static std::string text_of(const TileGemmWay& way) { return text("shape ", int(way.shape), " in ", way.parts); }
   // In each way that there is.
   void check(Gemm gemm) {
     const Case problem(gemm);
     const auto all = ways(problem);
-    EXPECT_EQ(all.size(), 4u);
+    EXPECT_EQ(all.size(), 16u);
     for (const TileGemmWay& way : all) {
       SCOPED_TRACE(text_of(way));
       problem.expect_equal(run(problem, way));
@@ -204,7 +204,7 @@ TEST(TileGemm, LeavesOtherProductsAlone) {
     return tile_gemm_ways(gemm, data).size();
   };
   const auto address = [](uintptr_t at) { return reinterpret_cast<void*>(at); };
-  EXPECT_EQ(ways([](Gemm&, ProductData&) {}), 4u);
+  EXPECT_EQ(ways([](Gemm&, ProductData&) {}), 16u);
   EXPECT_EQ(ways([](Gemm& g, ProductData&) { g.n = g.ldb = g.ldc = 772; }), 0u);
   EXPECT_EQ(ways([](Gemm& g, ProductData&) { g.k = 764; }), 0u);
   EXPECT_EQ(ways([](Gemm& g, ProductData&) { g.k = 0; }), 0u);
@@ -223,20 +223,43 @@ TEST(TileGemm, LeavesOtherProductsAlone) {
   EXPECT_ERROR(tile_gemm({}, halves(128, 768, 768), {}, {}, {16}), Code::internal);
 }
 
-TEST(TileGemm, WhatIsSoonDoneOrEndsWithAnActivationTakesTiles) {
-  const auto parts = [](Kind kind, int64_t m, int64_t n, int64_t k) {
-    return tile_gemm_way(halves(m, n, k), {}, {kind}, kMultiprocessors).parts;
+// As measured on an H200.
+TEST(TileGemm, TakesTilesWhereTheyAreFaster) {
+  using enum TileShape;
+  const auto way = [](Kind kind, int64_t m, int64_t n, int64_t k, bool adds = false) {
+    Gemm gemm = halves(m, n, k);
+    gemm.constant_b = true;
+    gemm.beta = adds ? 1 : 0;
+    return tile_gemm_way(gemm, {}, {kind}, kRoom);
   };
-  EXPECT_EQ(parts(Kind::gelu, 784, 768, 192), 1);
-  EXPECT_EQ(parts(Kind::gelu, 196, 1536, 384), 2);
-  EXPECT_EQ(parts(Kind::hard_swish, 49, 960, 160), 1);
-  EXPECT_EQ(parts(Kind::gelu, 16, 3072, 768), 4);
-  EXPECT_EQ(parts(Kind::none, 16, 768, 3072), 8);
-  EXPECT_EQ(parts(Kind::gelu, 128, 3072, 768), 0) << "too deep for so many tiles";
-  EXPECT_EQ(parts(Kind::gelu, 3136, 384, 96), 0) << "too many tiles";
-  EXPECT_EQ(parts(Kind::none, 196, 384, 384), 0) << "no activation";
-  EXPECT_EQ(parts(Kind::relu, 784, 120, 40), 0) << "the library does it";
-  EXPECT_EQ(parts(Kind::gelu, 4, 1536, 384), 0) << "GEMV";
+  EXPECT_EQ(way(Kind::gelu, 784, 768, 192), (TileGemmWay{1, m32n64k64}));
+  EXPECT_EQ(way(Kind::gelu, 196, 1536, 384), (TileGemmWay{1, m16n64k64}));
+  EXPECT_EQ(way(Kind::gelu, 16, 3072, 768), (TileGemmWay{2, m16n64k128}));
+  EXPECT_EQ(way(Kind::hard_swish, 784, 240, 40), (TileGemmWay{1, m16n64k64}));
+  EXPECT_EQ(way(Kind::hard_swish, 49, 960, 160), (TileGemmWay{1, m16n32k128}));
+  EXPECT_EQ(way(Kind::none, 49, 160, 672, true), (TileGemmWay{2, m16n32k128}));
+  EXPECT_EQ(way(Kind::relu, 196, 1024, 256, true), (TileGemmWay{1, m16n64k128}));
+  EXPECT_EQ(way(Kind::relu, 49, 512, 2048), (TileGemmWay{4, m16n64k128}));
+  EXPECT_EQ(way(Kind::none, 16, 768, 3072), (TileGemmWay{8, m16n64k128}));
+  EXPECT_EQ(way(Kind::none, 196, 384, 384), (TileGemmWay{1, m16n64k128}));
+  EXPECT_EQ(way(Kind::gelu, 128, 3072, 768), TileGemmWay{}) << "too deep for so many tiles";
+  EXPECT_EQ(way(Kind::gelu, 3136, 384, 96), TileGemmWay{}) << "too many tiles";
+  EXPECT_EQ(way(Kind::none, 784, 576, 192), TileGemmWay{});
+  EXPECT_EQ(way(Kind::gelu, 4, 1536, 384), TileGemmWay{}) << "GEMV";
+}
+
+TEST(TileGemm, OnlyAnActivationPaysWhereNothingIsReadAheadOrShared) {
+  const auto parts = [](Kind kind, bool constant, int most_parts) {
+    Gemm gemm = halves(49, 160, 672);
+    gemm.constant_b = constant;
+    return tile_gemm_way(gemm, {}, {kind}, {132, most_parts}).parts;
+  };
+  EXPECT_EQ(parts(Kind::none, true, 8), 2);
+  EXPECT_EQ(parts(Kind::none, false, 8), 0);
+  EXPECT_EQ(parts(Kind::none, true, 1), 0);
+  EXPECT_EQ(parts(Kind::silu, false, 8), 2);
+  EXPECT_EQ(parts(Kind::silu, true, 1), 1);
+  EXPECT_EQ(parts(Kind::silu, true, 0), 0) << "no room";
 }
 
 }  // namespace

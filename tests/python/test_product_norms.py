@@ -9,7 +9,7 @@ from test_fused_attention import HALVES, TOLERANCE, Network, numbers, rounded
 from test_fusion import kernels_of, on_cpu
 from test_vision_blocks import plan_of
 
-WIDTH, DEPTH = 64, 256
+WIDTH, DEPTH, ROWS = 512, 1024, 197  # of which the library makes products of halves, too
 DTYPES = ["float32", *HALVES]
 STEP = "encore.ProductNorm("
 
@@ -74,8 +74,8 @@ def check(build, make_model, dtype, rows, in_parts, use_tf32=0, **options):
 @pytest.mark.parametrize("rows", [1, 7, 9, 16, 17, 128, 197, 600])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rows(encore, make_model, tmp_path, dtype, rows):
-    """Of one to eight GEMV makes the product, of up to sixteen halves tiles do, and 600 are many."""
-    few = 8 if dtype == "float32" else 16
+    """Of one to eight GEMV makes the product, of somewhat more halves tiles do, and 600 are many."""
+    few = 8 if dtype == "float32" else 128
     model = check(block(), make_model, dtype, rows, few < rows < 600)
     assert STEP in plan_of(model, tmp_path)
 
@@ -87,11 +87,11 @@ def test_rows(encore, make_model, tmp_path, dtype, rows):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_is_added_and_read(encore, make_model, tmp_path, dtype, norm, biased, residual, read):
     joins = residual or not read
-    model = check(block(norm=norm, biased=biased, residual=residual, read=read), make_model, dtype, 20, joins)
+    model = check(block(norm=norm, biased=biased, residual=residual, read=read), make_model, dtype, ROWS, joins)
     assert (STEP in plan_of(model, tmp_path)) == joins
 
 
-@pytest.mark.parametrize("rows,in_parts", [(1, False), (20, True), (600, False)])
+@pytest.mark.parametrize("rows,in_parts", [(1, False), (ROWS, True), (600, False)])
 @pytest.mark.parametrize("norm", ["LayerNormalization", "RMSNormalization"])
 @pytest.mark.parametrize("dtype", HALVES)
 def test_halves_normed_in_float(encore, make_model, tmp_path, dtype, norm, rows, in_parts):
@@ -102,24 +102,24 @@ def test_halves_normed_in_float(encore, make_model, tmp_path, dtype, norm, rows,
 
 @pytest.mark.newest
 @pytest.mark.parametrize(
-    "width,depth,in_parts",
+    "rows,width,depth,in_parts",
     [
-        (64, 128, True),
-        (64, 192, True),
-        (64, 160, False),
-        (64, 96, False),
-        (72, 256, True),
-        (8, 64, True),
-        (68, 256, None),
-        (63, 256, False),
-        (1, 64, False),
-        (2056, 4160, True),
+        (ROWS, 512, 1088, DTYPES),
+        (ROWS, 512, 1040, []),
+        (ROWS, 512, 960, []),
+        (ROWS, 520, 1088, DTYPES),
+        (ROWS, 516, 1088, ["float32"]),
+        (ROWS, 511, 1088, []),
+        (20, 64, 128, ["float32"]),
+        (20, 8, 64, ["float32"]),
+        (20, 1, 64, []),
+        (20, 2056, 4160, ["float32"]),
     ],
 )
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_sizes(encore, make_model, dtype, width, depth, in_parts):
+def test_sizes(encore, make_model, dtype, rows, width, depth, in_parts):
     """Rows that packs don't fill are none for the norm of parts, and depths are parted where tiles may be."""
-    check(block(width, depth), make_model, dtype, 20, dtype == "float32" if in_parts is None else in_parts)
+    check(block(width, depth), make_model, dtype, rows, dtype in in_parts)
 
 
 @pytest.mark.parametrize("use_tf32", [0, 1])
@@ -146,14 +146,14 @@ def contrib(net, in_norm=True, kind="SkipLayerNormalization"):
 def test_bias_of_the_norm(encore, make_model, tmp_path, dtype, kind):
     model, wide = (contrib(Network(one), kind=kind).model(make_model) for one in (dtype, "float32"))
     session = es.make_session(model, regions=1)
-    feeds = {"x": numbers((7, 3, DEPTH), 1), "r": numbers((7, 3, WIDTH), 2)}
+    feeds = {"x": numbers((66, 3, DEPTH), 1), "r": numbers((66, 3, WIDTH), 2)}
     agree(session.run(None, feeds), on_cpu(wide, rounded(feeds, dtype)), dtype)
     assert STEP in plan_of(model, tmp_path)
     assert not es.on_virtual_gpu() or adds_parts(session, feeds)
 
 
 @es.needs_graphs
-@pytest.mark.parametrize("rows", [20, 600])
+@pytest.mark.parametrize("rows", [ROWS, 600])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_captured_and_replayed(encore, make_model, dtype, rows):
     model, wide = (block(read=True)(Network(one)).model(make_model, opset=23) for one in (dtype, "float32"))
@@ -175,7 +175,7 @@ def test_captured_and_replayed(encore, make_model, dtype, rows):
 def test_what_is_not_a_number_stays_in_its_row(encore, make_model, dtype):
     model = block()(Network(dtype)).model(make_model, opset=23)
     session = es.make_session(model, regions=1)
-    feeds = feeds_of(model, 20)
+    feeds = feeds_of(model, ROWS)
     clean = session.run(None, feeds)[0]
     feeds["r"][0, 3, 5], feeds["x"][0, 7, 200], feeds["r"][0, 9, 0] = np.nan, np.nan, np.inf
     (got,) = session.run(None, feeds)
@@ -187,7 +187,7 @@ def test_what_is_not_a_number_stays_in_its_row(encore, make_model, dtype):
 @pytest.mark.parametrize("tuned", [0, 1])
 def test_tuning(encore, make_model, tuned):
     how = {"tunable_op_enable": 1, "tunable_op_tuning_enable": 1} if tuned else {}
-    check(block(), make_model, "float16", 128, True, **how)
+    check(block(), make_model, "float16", ROWS, True, **how)
 
 
 @pytest.mark.parametrize("rows", [0, 1])

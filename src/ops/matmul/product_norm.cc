@@ -2,7 +2,6 @@
 // saves the kernel which does so at the product's end. Others are made as a whole.
 #include "ops/matmul/product_norm.h"
 
-#include "device/device.h"
 #include "ops/matmul/product.h"
 #include "ops/norm/few_row_norm.h"
 #include "ops/norm/row_norm.h"
@@ -92,7 +91,7 @@ class ProductNorm : public Op {
     gemm.has_bias = bias != nullptr;
     if (bias) norm.bias = bias;
     if (!can_normalize_parts(stream.device(), norm, types) ||
-        tile_gemm_way(gemm, {a, b, bias, nullptr}, {}, device::multiprocessors(stream.device())).parts > 0)
+        tile_gemm_way(gemm, {a, b, bias, nullptr}, {}, tile_room(stream.device())).parts > 0)
       return false;
     ScratchWorkspace workspace(context);
     norm.parts = context.blas().parts_of(stream, gemm, a, b, bias, workspace);

@@ -1,3 +1,4 @@
+#include "device/device.h"
 #include "device/error.h"
 #include "ops/dispatch.h"
 #include "ops/matmul/tile_gemm_kernel.h"
@@ -6,6 +7,16 @@ namespace encore::ops {
 
 using device::BFloat16;
 using device::Half;
+
+TileRoom tile_room(int device) {
+  TileRoom room{device::multiprocessors(device), kMostTileParts};
+  for (int shape = 0; shape < kTileShapes; ++shape)
+    for_shape(TileShape(shape), [&]<class Warps> {
+      using Kernel = TileGemm<Half, true, MatrixRows<Half>, Warps>;
+      room.most_parts = std::min(room.most_parts, device::most_in_cluster<typename Kernel::Shared, Kernel>(device));
+    });
+  return room;
+}
 
 void tile_gemm(StreamRef stream, const device::Gemm& g, const ProductData& data, const Activation& activation,
                TileGemmWay way) {
@@ -28,8 +39,7 @@ void tile_gemm(StreamRef stream, const device::Gemm& g, const ProductData& data,
                            g.beta,
                            activation,
                            g.constant_b};
-    g.transpose_b ? launch_tile_gemm<T, true>(stream, p, rows, way.parts)
-                  : launch_tile_gemm<T, false>(stream, p, rows, way.parts);
+    g.transpose_b ? launch_tile_gemm<T, true>(stream, p, rows, way) : launch_tile_gemm<T, false>(stream, p, rows, way);
   });
 }
 

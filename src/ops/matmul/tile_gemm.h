@@ -2,6 +2,8 @@
 // behind it: these read constant weights before earlier work is done, share out the depth within a cluster and end with
 // the activation.
 #pragma once
+#include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "device/blas.h"
@@ -15,24 +17,42 @@ struct ProductData {
   const void* addend = nullptr;  // what beta multiplies, lies as c does; null for c itself
 };
 
+// What a block makes of c, and the depth of a step: rows x columns x depth.
+enum class TileShape : uint8_t { m32n64k64, m16n64k64, m16n64k128, m16n32k128 };
+inline constexpr int kTileShapes = 4;
+
 // How many blocks share the depth of a tile; zero where the product is not made here.
 struct TileGemmWay {
   int parts = 0;
+  TileShape shape = TileShape::m32n64k64;
   bool operator==(const TileGemmWay&) const = default;
 };
 
 inline constexpr int kMostTileParts = 8;
+
+// What a device has room for.
+struct TileRoom {
+  int multiprocessors, most_parts;
+};
+TileRoom tile_room(int device);
+
+struct TileEstimate {
+  TileGemmWay way = {};
+  double us = std::numeric_limits<double>::infinity();
+};
 
 // Whether the product is made so.
 bool is_tile_gemm(const device::Gemm& gemm, const ProductData& data, TileGemmWay way);
 // All ways, where this product is made here: of one batch, n and k and the distances between rows are multiples of
 // eight, addresses of 16 bytes.
 std::vector<TileGemmWay> tile_gemm_ways(const device::Gemm& gemm, const ProductData& data);
-// The one to take, if it surely pays.
+// The one to take, if it pays.
 TileGemmWay tile_gemm_way(const device::Gemm& gemm, const ProductData& data, const Activation& activation,
-                          int multiprocessors);
-// One whose blocks all run at once, with at most so many steps along the depth; else none.
-TileGemmWay tile_gemm_way(int64_t rows, int64_t columns, int64_t depth, int64_t most_steps, int multiprocessors);
+                          const TileRoom& room);
+// The fastest whose blocks all run at once. `slides`: rows are taken from under the windows of a convolution.
+TileEstimate fastest_tiles(int64_t rows, int64_t columns, int64_t depth, bool slides, const TileRoom& room);
+// What a library needs in addition where an activation is a kernel of its own.
+double us_apart(const Activation& activation);
 
 // c = activation(alpha * a * b + beta * addend + bias), the same bits every time. Before there is an activation, the
 // sum is rounded to c's type, as it is where another kernel reads it. Where there are no clusters, there is one part.

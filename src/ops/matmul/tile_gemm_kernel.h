@@ -1,10 +1,12 @@
 // The kernel of products by tiles. Who launches it says where the left factor's rows are: in a matrix, or under the
 // windows of a convolution.
 //
-// A block has a tile of c and takes steps of 64 along the depth, several of which are on their way to shared memory. As
-// for GEMV, what meets in an instruction's tile along the depth is free, as long as both factors agree: of each 32 a
-// lane has eight neighbours, 16 bytes of a row, as its parts of two products. A lane's four neighbouring columns are
-// rows g and g + 8 of two tiles, so that it can write them at once.
+// A block has a tile of c and takes steps along the depth, several of which are on their way to shared memory. A warp
+// has 32 columns and all rows of the tile, and of each step its own 32 values of the depth: what is small is done soon
+// if many warps wait at the same time. At the end the warps' sums are added up. As for GEMV, what meets in an
+// instruction's tile along the depth is free, as long as both factors agree: of each 32 a lane has eight neighbours, 16
+// bytes of a row, as its parts of two products. A lane's four neighbouring columns are rows g and g + 8 of two tiles,
+// so that it can write them at once.
 //
 // In shared memory granules of 16 bytes lie where the lanes that read at the same time meet all banks.
 #pragma once
@@ -90,20 +92,41 @@ struct TileProduct {
   }
 };
 
-// kTransposed: rows of b are columns of the product. A warp has kRowTiles tiles of eight rows and 32 columns.
-template <class T, bool kTransposed, class Rows>
+// How a block makes its tile: with as many tiles of eight rows in each warp, warps across the columns and the depth,
+// and steps on their way.
+template <int kRowTiles_, int kColumnWarps_, int kDepthWarps_, int kStages_>
+struct TileWarps {
+  static constexpr int kRowTiles = kRowTiles_, kColumnWarps = kColumnWarps_, kDepthWarps = kDepthWarps_;
+  static constexpr int kStages = kStages_;
+};
+
+// Calls f.template operator()<Warps>().
+template <class F>
+void for_shape(TileShape shape, F f) {
+  switch (shape) {
+    case TileShape::m32n64k64: return f.template operator()<TileWarps<4, 2, 2, 5>>();
+    case TileShape::m16n64k64: return f.template operator()<TileWarps<2, 2, 2, 6>>();
+    case TileShape::m16n64k128: return f.template operator()<TileWarps<2, 2, 4, 4>>();
+    case TileShape::m16n32k128: return f.template operator()<TileWarps<2, 1, 4, 5>>();
+  }
+}
+
+// kTransposed: rows of b are columns of the product.
+template <class T, bool kTransposed, class Rows, class Warps>
 struct TileGemm {
-  static constexpr int kStep = 64, kChunks = kStep / 8;  // along the depth: values, and granules of them
-  static constexpr int kWarpColumns = 32, kQuad = TileProduct<T>::kQuad;
-  static constexpr int kRowWarps = 2, kColumnWarps = 2, kRowTiles = 2, kStages = 5;
-  static constexpr int kThreads = 32 * kRowWarps * kColumnWarps, kMaxThreads = kThreads;
-  static constexpr int kRows = 8 * kRowTiles * kRowWarps, kColumns = kWarpColumns * kColumnWarps;
-  static constexpr int kAcross = kColumns / 8;  // granules of a row of b
+  static constexpr int kRowTiles = Warps::kRowTiles, kColumnWarps = Warps::kColumnWarps;
+  static constexpr int kDepthWarps = Warps::kDepthWarps, kStages = Warps::kStages;
+  static constexpr int kWarpColumns = 32, kWarpDepth = 32, kQuad = TileProduct<T>::kQuad;
+  static constexpr int kThreads = 32 * kColumnWarps * kDepthWarps, kMaxThreads = kThreads;
+  static constexpr int kRows = 8 * kRowTiles, kColumns = kWarpColumns * kColumnWarps;
+  static constexpr int kStep = kWarpDepth * kDepthWarps, kChunks = kStep / 8;  // of the depth: values, and granules
+  static constexpr int kAcross = kColumns / 8;                                 // granules of a row of b
   static constexpr int kGranulesOfA = kRows * kChunks, kGranulesOfB = kColumns * kChunks;
   static constexpr int kGranules = kGranulesOfA + kGranulesOfB;  // of a stage
   static constexpr int64_t kDynamicBytes = int64_t(kStages) * kGranules * int64_t(sizeof(Granule));
   static constexpr bool kBeginsEarly = true;
   static constexpr int kPitch = kColumns + 4;  // floats; so that lanes write to banks of their own
+  static_assert(kColumns <= kThreads && kGranulesOfA % kThreads == 0 && kGranulesOfB % kThreads == 0);
   struct Shared {
     alignas(16) T bias[kColumns];
     alignas(16) float sums[kRows][kPitch];
@@ -169,18 +192,11 @@ struct TileGemm {
       });
       next = now, now = now + 1 < kStages ? now + 1 : 0;
     }
-    block.threads([&](int t, Shared& s) {
-      const int lane = t % 32, warp = t / 32;
-      float* const to = &s.sums[0][0] + warp % kColumnWarps * kWarpColumns + lane / 4 * kQuad;
-      const int row0 = warp / kColumnWarps * kRowTiles * 8 + lane % 4 * 2;
-      UNROLL for (int j = 0; j < kRowTiles; ++j) {
-        UNROLL for (int i = 0; i < 2; ++i) {
-          const FragmentC &left = sums[t].at[0][j], &right = sums[t].at[1][j];
-          *reinterpret_cast<Pack<float, kQuad>*>(to + (row0 + j * 8 + i) * kPitch) = {left.at[i], left.at[i + 2],
-                                                                                      right.at[i], right.at[i + 2]};
-        }
-      }
-    });
+    UNROLL for (int turn = 0; turn < kDepthWarps; ++turn) {
+      block.threads([&](int t, Shared& s) {
+        if (t / 32 / kColumnWarps == turn) add_up(s, sums[t], t, turn > 0);
+      });
+    }
   }
 
   // Each block finishes its part of the rows.
@@ -252,12 +268,27 @@ struct TileGemm {
   DEVICE_FN void prefetch_rest(const Place& place, int t) const {
     const int first = place.first + (kStages - 1) * kStep;
     if constexpr (kTransposed) {
-      for (int at = t; first + at / kColumns * kStep < place.end; at += kThreads) {
+      constexpr int kLine = 64;  // values
+      for (int at = t; first + at / kColumns * kLine < place.end; at += kThreads) {
         const int column = place.column + at % kColumns;
-        if (column < p.columns) device::prefetch(p.b + column * p.ldb + first + at / kColumns * kStep);
+        if (column < p.columns) device::prefetch(p.b + column * p.ldb + first + at / kColumns * kLine);
       }
     } else {
       for (int k = first + t; k < place.end; k += kThreads) device::prefetch(p.b + k * p.ldb + place.column);
+    }
+  }
+
+  // What the warps before have is there, if there are any.
+  DEVICE_FN static void add_up(Shared& s, const Sums& own, int t, bool more) {
+    const int lane = t % 32, column = t / 32 % kColumnWarps * kWarpColumns + lane / 4 * kQuad;
+    UNROLL for (int j = 0; j < kRowTiles; ++j) {
+      UNROLL for (int i = 0; i < 2; ++i) {
+        const FragmentC &left = own.at[0][j], &right = own.at[1][j];
+        auto& to = *reinterpret_cast<Pack<float, kQuad>*>(&s.sums[j * 8 + lane % 4 * 2 + i][column]);
+        Pack<float, kQuad> sum = {left.at[i], left.at[i + 2], right.at[i], right.at[i + 2]};
+        UNROLL for (int n = 0; n < kQuad; ++n) sum.at[n] += more ? to.at[n] : 0;
+        to = sum;
+      }
     }
   }
 
@@ -276,32 +307,30 @@ struct TileGemm {
     }
   }
   DEVICE_FN static void multiply(const Warp& warp, const Granule* stage, PerThread<Sums, kThreads>& sums) {
-    const int thread = 32 * warp.index(), row0 = warp.index() / kColumnWarps * kRowTiles * 8;
-    const int column0 = warp.index() % kColumnWarps * kWarpColumns;
-    UNROLL for (int part = 0; part < 2; ++part) {
-      PerThread<Weights, 32> b;
-      PerThread<Inputs, 32> a;
-      warp.apart([&](int lane) {
-        const int g = lane / 4, chunk = part * 4 + lane % 4;
-        UNROLL for (int j = 0; j < kRowTiles; ++j) a[lane].at[j] = stage[at_a(row0 + j * 8 + g, chunk)];
-        if constexpr (kTransposed) {
-          UNROLL for (int i = 0; i < kQuad; ++i) b[lane].at[i] = stage[at_b(column0 + g * kQuad + i, chunk)];
-        } else {
-          const int column = column0 + g * kQuad;
-          UNROLL for (int i = 0; i < 8; ++i) {
-            const auto& two =
-                reinterpret_cast<const Pack<uint32_t, 2>*>(stage + at_b(chunk * 8 + i, column / 8))[column / kQuad % 2];
-            b[lane].at[i / 2].at[i % 2 * 2] = two.at[0], b[lane].at[i / 2].at[i % 2 * 2 + 1] = two.at[1];
-          }
+    const int thread = 32 * warp.index(), column0 = warp.index() % kColumnWarps * kWarpColumns;
+    const int chunk0 = warp.index() / kColumnWarps * (kWarpDepth / 8);
+    PerThread<Weights, 32> b;
+    PerThread<Inputs, 32> a;
+    warp.apart([&](int lane) {
+      const int g = lane / 4, chunk = chunk0 + lane % 4;
+      UNROLL for (int j = 0; j < kRowTiles; ++j) a[lane].at[j] = stage[at_a(j * 8 + g, chunk)];
+      if constexpr (kTransposed) {
+        UNROLL for (int i = 0; i < kQuad; ++i) b[lane].at[i] = stage[at_b(column0 + g * kQuad + i, chunk)];
+      } else {
+        const int column = column0 + g * kQuad;
+        UNROLL for (int i = 0; i < 8; ++i) {
+          const auto& two =
+              reinterpret_cast<const Pack<uint32_t, 2>*>(stage + at_b(chunk * 8 + i, column / 8))[column / kQuad % 2];
+          b[lane].at[i / 2].at[i % 2 * 2] = two.at[0], b[lane].at[i / 2].at[i % 2 * 2 + 1] = two.at[1];
         }
-      });
-      UNROLL for (int half = 0; half < 2; ++half) {
-        UNROLL for (int pair = 0; pair < 2; ++pair) {
-          UNROLL for (int j = 0; j < kRowTiles; ++j)
-              warp.template mma<T>([&](int lane) -> FragmentC& { return sums[thread + lane].at[pair][j]; },
-                                   [&](int lane) { return fragment_a(b[lane], pair, half); },
-                                   [&](int lane) { return device::fragment_b(a[lane].at[j], half); });
-        }
+      }
+    });
+    UNROLL for (int half = 0; half < 2; ++half) {
+      UNROLL for (int pair = 0; pair < 2; ++pair) {
+        UNROLL for (int j = 0; j < kRowTiles; ++j)
+            warp.template mma<T>([&](int lane) -> FragmentC& { return sums[thread + lane].at[pair][j]; },
+                                 [&](int lane) { return fragment_a(b[lane], pair, half); },
+                                 [&](int lane) { return device::fragment_b(a[lane].at[j], half); });
       }
     }
   }
@@ -309,14 +338,16 @@ struct TileGemm {
 
 // In so many parts, where clusters are as large.
 template <class T, bool kTransposed, class Rows>
-void launch_tile_gemm(StreamRef stream, TileProduct<T> p, const Rows& rows, int parts) {
-  using Kernel = TileGemm<T, kTransposed, Rows>;
-  parts = std::min(parts, device::most_in_cluster<typename Kernel::Shared, Kernel>(stream.device()));
-  p.row_tiles = (p.rows + Kernel::kRows - 1) / Kernel::kRows;
-  p.parts_log2 = std::countr_zero(unsigned(parts));
-  const int64_t column_tiles = (p.columns + Kernel::kColumns - 1) / Kernel::kColumns;
-  device::cluster_kernel<typename Kernel::Shared>(stream, {p.row_tiles * column_tiles, parts, Kernel::kThreads},
-                                                  Kernel{p, rows});
+void launch_tile_gemm(StreamRef stream, TileProduct<T> p, const Rows& rows, TileGemmWay way) {
+  for_shape(way.shape, [&]<class Warps> {
+    using Kernel = TileGemm<T, kTransposed, Rows, Warps>;
+    const int parts = std::min(way.parts, device::most_in_cluster<typename Kernel::Shared, Kernel>(stream.device()));
+    p.row_tiles = (p.rows + Kernel::kRows - 1) / Kernel::kRows;
+    p.parts_log2 = std::countr_zero(unsigned(parts));
+    const int64_t column_tiles = (p.columns + Kernel::kColumns - 1) / Kernel::kColumns;
+    device::cluster_kernel<typename Kernel::Shared>(stream, {p.row_tiles * column_tiles, parts, Kernel::kThreads},
+                                                    Kernel{p, rows});
+  });
 }
 
 }  // namespace encore::ops

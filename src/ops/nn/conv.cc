@@ -4,7 +4,6 @@
 #include <functional>
 #include <optional>
 
-#include "device/device.h"
 #include "ops/inner_context.h"
 #include "ops/nn/convolve_tiles.h"
 #include "ops/nn/depthwise.h"
@@ -50,7 +49,13 @@ void convolve_whole(Context& context, const ConvProblem& problem, const ConvData
 
 TileGemmWay way_by_tiles(StreamRef stream, const ConvProblem& problem, const ConvData& data, const Epilogue& rest) {
   if (!suits_tiles(problem, data, rest.residual)) return {};
-  return tile_convolution_way(problem, rest.activation, device::multiprocessors(stream.device()));
+  return tile_convolution_way(problem, rest.activation, tile_room(stream.device()));
+}
+// Of single positions, which are a product.
+bool is_product_by_tiles(StreamRef stream, const ConvProblem& problem, const ConvData& data, const Epilogue& rest) {
+  const auto gemm = pointwise_product(problem, data, rest.residual);
+  const ProductData product{data.x, data.w, data.bias, data.y, rest.residual};
+  return gemm && tile_gemm_way(*gemm, product, rest.activation, tile_room(stream.device())).parts > 0;
 }
 
 // The rival of cuDNN's engines, which is run many times to be timed.
@@ -242,7 +247,9 @@ class ConvBase : public Op {
   bool is_by_tiles(StreamRef stream) const {
     if (!expected_problem_) return false;
     const auto& [problem, activation] = *expected_problem_;
-    return way_by_tiles(stream, problem, {}, {nullptr, nullptr, activation}).parts > 0;
+    const ConvData data{.constant_w = true};
+    const Epilogue rest{nullptr, nullptr, activation};
+    return way_by_tiles(stream, problem, data, rest).parts > 0 || is_product_by_tiles(stream, problem, data, rest);
   }
   Tensor channels_first(Tensor w) const {
     if (weights_last_) w.shape = ops::channels_first(w.shape, Layout::channels_last);
@@ -287,6 +294,8 @@ class Conv : public ConvBase {
     const ConvData data{x.data, w.data, bias, y.data, are_constant(w)};
     const TileGemmWay tiles = way_by_tiles(context.stream(), problem, data, rest);
     if (tiles.parts > 0) return convolve_tiles(context.stream(), problem, data, rest, tiles);
+    if (is_product_by_tiles(context.stream(), problem, data, rest))
+      return convolve_whole(context, problem, data, rest, shape.count(2, shape.rank()));
     const bool depthwise = is_depthwise(problem);  // cuDNN is slow at these
     if (!depthwise && suits_dnn(context, problem, false, x, w, data, rest) &&
         run_dnn(context, problem, false, x.shape, w.shape, shape, data, rest))

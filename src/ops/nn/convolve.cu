@@ -210,10 +210,9 @@ void convolve(Context& context, const ConvProblem& problem, const ConvData& data
   dispatch(FloatList{}, problem.type, [&]<class T>() { convolve_as<T>(context, problem, data, fill, disjoint); });
 }
 
-bool convolve_pointwise(Context& context, const ConvProblem& p, const ConvData& data, const void* residual,
-                        const Activation& activation) {
+std::optional<device::Gemm> pointwise_product(const ConvProblem& p, const ConvData& data, const void* residual) {
   const int64_t positions = p.window.out_count();
-  if (p.groups != 1 || !p.window.is_pointwise() || (p.layout == Layout::channels_first && positions != 1)) return false;
+  if (p.groups != 1 || !p.window.is_pointwise() || (p.layout == Layout::channels_first && positions != 1)) return {};
   device::Gemm gemm;
   gemm.type = gemm.output = p.type;
   gemm.m = p.images * positions;
@@ -223,8 +222,14 @@ bool convolve_pointwise(Context& context, const ConvProblem& p, const ConvData& 
   gemm.beta = residual ? 1 : 0;
   gemm.tf32 = p.tf32;
   gemm.constant_b = data.constant_w;
-  product(context, gemm, {data.x, data.w, data.bias, data.y, residual}, activation);
-  return true;
+  return gemm;
+}
+
+bool convolve_pointwise(Context& context, const ConvProblem& p, const ConvData& data, const void* residual,
+                        const Activation& activation) {
+  const auto gemm = pointwise_product(p, data, residual);
+  if (gemm) product(context, *gemm, {data.x, data.w, data.bias, data.y, residual}, activation);
+  return gemm.has_value();
 }
 
 void convolve_transposed(Context& context, const ConvProblem& p, const ConvData& data) {

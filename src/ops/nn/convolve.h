@@ -1,7 +1,9 @@
 // Convolutions by Encore's own kernels and matrix products, on any device.
 #pragma once
 #include <functional>
+#include <optional>
 
+#include "device/blas.h"
 #include "device/dnn.h"
 #include "ops/nn/activation.h"
 #include "ops/nn/window.h"
@@ -37,8 +39,9 @@ bool suits_product(const ConvProblem& problem);
 bool is_product(const ConvProblem& problem, const device::DnnSettings& settings);
 
 void convolve(Context& context, const ConvProblem& problem, const ConvData& data);
-// As convolve(), with a residual, which may be null, and an activation; of one group and single positions whose
-// channels lie side by side, which are a product as they are. False if it is none.
+// The product that a convolution is, if it is of one group and single positions whose channels lie side by side.
+std::optional<device::Gemm> pointwise_product(const ConvProblem& problem, const ConvData& data, const void* residual);
+// As convolve(), with a residual, which may be null, and an activation. False if it is no such product.
 bool convolve_pointwise(Context& context, const ConvProblem& problem, const ConvData& data, const void* residual,
                         const Activation& activation);
 void convolve_transposed(Context& context, const ConvProblem& problem, const ConvData& data);

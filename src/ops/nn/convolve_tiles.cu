@@ -90,7 +90,7 @@ void run(StreamRef stream, const ConvProblem& p, const ConvData& data, const Epi
   product.beta = rest.residual ? 1 : 0;
   product.activation = rest.activation;
   product.constant_b = data.constant_w;
-  launch_tile_gemm<T, true>(stream, product, rows, way.parts);
+  launch_tile_gemm<T, true>(stream, product, rows, way);
 }
 
 }  // namespace
@@ -115,13 +115,11 @@ bool suits_tiles(const ConvProblem& p, const ConvData& data, const void* residua
   return true;
 }
 
-TileGemmWay tile_convolution_way(const ConvProblem& p, const Activation& activation, int multiprocessors) {
-  using Kind = Activation::Kind;
-  constexpr int64_t kMostSteps = 9;  // of a part; a library's kernel takes as long with more
-  constexpr int kGoodParts = 4;      // with fewer it takes no longer, unless the activation is a kernel of its own
-  const TileGemmWay way = tile_gemm_way(positions_of(p), p.out_channels, depth_of(p), kMostSteps, multiprocessors);
-  const bool is_apart = activation.kind != Kind::none && activation.kind != Kind::relu;
-  return way.parts >= kGoodParts || is_apart ? way : TileGemmWay{};
+TileGemmWay tile_convolution_way(const ConvProblem& p, const Activation& activation, const TileRoom& room) {
+  const int64_t rows = positions_of(p), depth = depth_of(p);
+  const double library = 4 + 1.7e-3 * double(depth) + 1e-6 * double(rows) * double(p.out_channels);  // cuDNN's best
+  const TileEstimate tiles = fastest_tiles(rows, p.out_channels, depth, true, room);
+  return tiles.us < library + us_apart(activation) ? tiles.way : TileGemmWay{};
 }
 
 void convolve_tiles(StreamRef stream, const ConvProblem& problem, const ConvData& data, const Epilogue& rest,

@@ -10,8 +10,8 @@ namespace encore::ops {
 // Whether the convolution can be done so: of one group, up to two dimensions and windows of some positions, in and out
 // multiples of eight channels at addresses of 16 bytes.
 bool suits_tiles(const ConvProblem& problem, const ConvData& data, const void* residual);
-// The way to take, if it surely pays; suits_tiles() holds.
-TileGemmWay tile_convolution_way(const ConvProblem& problem, const Activation& activation, int multiprocessors);
+// The way to take, if it pays; suits_tiles() holds.
+TileGemmWay tile_convolution_way(const ConvProblem& problem, const Activation& activation, const TileRoom& room);
 
 // y = activation(conv(x, w) + bias + residual), rounded as tile_gemm() does.
 void convolve_tiles(StreamRef stream, const ConvProblem& problem, const ConvData& data, const Epilogue& rest,
