@@ -311,7 +311,7 @@ ACCEPTED = [
     Accepted("ScatterND ScatterElements Scatter", VALUES, "which of two updates stays is open", writes_twice),
     Accepted("ScatterND ScatterElements", VALUES, "sums in another order", adds_in_any_order),
     Accepted("ScatterND ScatterElements", VALUES, "products in another order", multiplies_beyond_numbers),
-    Accepted("FusedConv", VALUES, "the CPU EP's Tanh or Clip of what is no number is a bound", bounds_nan),
+    Accepted("FusedConv", VALUES, "the CPU EP's Tanh, HardSigmoid or Clip of what is no number is a bound", bounds_nan),
     Accepted("FusedConv", VALUES, "a vast slope enlarges what was rounded", slopes_vastly),
     Accepted("DynamicQuantizeLinear", VALUES, "numbers that are none have no range", no_number),
     Accepted(

@@ -59,7 +59,8 @@ def quantizes_nan(finding):
 def bounds_nan(finding):
     """NaN, of which the activation makes one of its bounds."""
     attrs = finding.node.attrs
-    bounds = {"Tanh": (-1, 1), "Clip": attrs.get("activation_params")}.get(attrs.get("activation")) or ()
+    bounds = {"Tanh": (-1, 1), "HardSigmoid": (0, 1), "Clip": attrs.get("activation_params")}
+    bounds = bounds.get(attrs.get("activation")) or ()
     return np.isnan(finding.got) & np.isin(finding.wanted, np.array(bounds, finding.wanted.dtype))
 
 

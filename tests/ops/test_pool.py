@@ -34,6 +34,7 @@ WINDOWS = [
     ((2, 3, 21), dict(kernel_shape=[4], strides=[2], pads=[1, 2])),
     ((2, 3, 7, 6, 5), dict(kernel_shape=[3, 2, 3], strides=[2, 1, 1], pads=[1, 0, 1, 1, 1, 1])),
     ((0, 3, 7, 6), dict(kernel_shape=[3, 2])),
+    ((0, 3, 0), dict(kernel_shape=[2], strides=[2], auto_pad="SAME_LOWER")),
     ((4, 16, 128, 129), dict(kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])),
 ]
 MAXIMA = [case("MaxPool", x, **attrs) for x, attrs in WINDOWS]
