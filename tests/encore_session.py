@@ -29,6 +29,17 @@ EAGER = -1  # the graph id under which a run isn't captured
 # What options that Encore refuses raise: Python goes on with the CPU, as make_session finds, but not from 1.32 on.
 REFUSED, REFUSAL = (AssertionError, "alone") if ORT_VERSION < (1, 32) else (capi.InvalidArgument, "INVALID_ARGUMENT")
 
+def _clips_bytes():
+    """The CPU EP's products of signed by unsigned bytes, two of which it adds up in 16 bits, where x86 has no VNNI."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text().split()
+    except OSError:
+        return False
+    return "sse4_1" in flags and not {"avx512_vnni", "avx_vnni"} & set(flags)
+
+
+CPU_CLIPS_BYTES = _clips_bytes()
+
 # Options that the environment gives all sessions, as ENCORE_TEST_OPTIONS="regions=1 prefer_nhwc=1".
 OPTIONS_OF_ALL = dict(option.split("=") for option in os.environ.get("ENCORE_TEST_OPTIONS", "").split())
 # Most models are one node then, and few nodes are elsewhere.

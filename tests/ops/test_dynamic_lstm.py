@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from encore_session import CPU_CLIPS_BYTES
 from harness import Case, Const, check, floats, integers
 from refusal import fails
 
@@ -34,7 +35,8 @@ def case(
 
     small = lambda *shape: floats(*shape, low=-0.6, high=0.6)
     lengths = rest.pop("lengths", None)
-    low, high = (-100, 100) if dtype == "int8" else (0, 60)
+    most = 60 if CPU_CLIPS_BYTES else 100
+    low, high = (-most, most) if dtype == "int8" else (0, 60)
     weights = [integers(dtype, count, depth, rows, low=low, high=high) for depth in (size, hidden)]
     inputs = [
         floats(steps, batch, size),

@@ -309,7 +309,7 @@ class PoolBase : public Op {
  protected:
   Window window(const Shape& x) const {
     const Window w = attributes_.slide(x, *attributes_.kernel_shape());
-    require(w.in_count() > 0, "the input ", x.str(), " has nothing to pool");
+    require(w.in_count() > 0 || x[0] == 0, "the input ", x.str(), " has nothing to pool");
     return w;
   }
   // Calls launch<kPack>(): channels that are neighbours are pooled together.
