@@ -29,6 +29,7 @@ EAGER = -1  # the graph id under which a run isn't captured
 # What options that Encore refuses raise: Python goes on with the CPU, as make_session finds, but not from 1.32 on.
 REFUSED, REFUSAL = (AssertionError, "alone") if ORT_VERSION < (1, 32) else (capi.InvalidArgument, "INVALID_ARGUMENT")
 
+
 def _clips_bytes():
     """The CPU EP's products of signed by unsigned bytes, two of which it adds up in 16 bits, where x86 has no VNNI."""
     try:

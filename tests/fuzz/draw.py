@@ -1,5 +1,8 @@
-"""What is drawn at random: choices, shapes and contents. The same seed gives the same everywhere, but for int8: where the
-CPU EP clips sums of bytes (encore_session.py) it has one bit less."""
+"""What is drawn at random: choices, shapes and contents.
+
+The same seed gives the same everywhere, but for int8, which has one bit less where the CPU EP clips sums of bytes
+(encore_session.py).
+"""
 
 import random
 
