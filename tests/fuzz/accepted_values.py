@@ -80,6 +80,7 @@ from symptoms_of_values import (
     rounded_on_the_way,
     shrunk_in_float,
     slopes_vastly,
+    squares_a_far_mean,
     squares_as_floats,
     turns_an_odd_number,
     writes_twice,
@@ -282,6 +283,9 @@ ACCEPTED = [
         hardly_deviates,
     ),
     Accepted("MeanVarianceNormalization", VALUES, "of numbers that are all alike rounding is left", is_flat),
+    Accepted(
+        "MeanVarianceNormalization", VALUES, "the CPU EP has the function's difference of squares", squares_a_far_mean
+    ),
     Accepted(
         "RotaryEmbedding",
         VALUES,

@@ -318,6 +318,13 @@ def _deviates_by(finding, least):
     )
 
 
+def squares_a_far_mean(finding):
+    """Of MeanVarianceNormalization: as far off as a variance is that is what squares leave of a mean far from zero."""
+    x, axes = contents(finding).astype(np.float64), tuple(finding.node.attrs.get("axes", (0, 2, 3)))
+    lost = x.mean(axis=axes, keepdims=True) ** 2 / (x.var(axis=axes, keepdims=True) + 1e-9)
+    return gap(finding) <= 1e-6 * np.broadcast_to(lost, x.shape)
+
+
 def hardly_deviates(finding):
     """Halves, no further from their means than the 1e-9 that is added to that shows."""
     return finding.node.inputs[0].type == "float16" and _deviates_by(finding, 1e-6)
