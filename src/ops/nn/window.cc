@@ -126,12 +126,12 @@ Window WindowAttributes::begin(const Shape& x, std::span<const int64_t> kernel) 
   return w;
 }
 
-Window WindowAttributes::slide(const Shape& x, std::span<const int64_t> kernel) const {
+Window WindowAttributes::slide(const Shape& x, std::span<const int64_t> kernel, bool may_be_empty) const {
   Window w = begin(x, kernel);
   for (int d = kSpatial - (x.rank() - 2); d < kSpatial; ++d) {
     const int64_t span = extent(w, d), in = w.in[d], stride = w.stride[d];
     if (auto_pad_ == AutoPad::same_upper || auto_pad_ == AutoPad::same_lower) {
-      require(in > 0 || x[0] == 0, "the input ", x.str(), " is empty, and auto_pad asks for as much");
+      require(in > 0 || may_be_empty, "the input ", x.str(), " is empty, and auto_pad asks for as much");
       w.out[d] = int((in + stride - 1) / stride);
       const int64_t total = std::max<int64_t>((w.out[d] - 1) * stride + span - in, 0);
       w.before[d] = int((total + (auto_pad_ == AutoPad::same_lower)) / 2);

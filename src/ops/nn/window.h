@@ -42,8 +42,9 @@ class WindowAttributes {
  public:
   explicit WindowAttributes(const NodeInfo& node);
 
-  // The window that slides over x, channels first. `kernel` is kernel_shape where there is that attribute.
-  Window slide(const Shape& x, std::span<const int64_t> kernel) const;
+  // The window that slides over x, channels first. `kernel` is kernel_shape where there is that attribute. Nothing goes
+  // with an auto_pad that asks for as much only if x may be empty.
+  Window slide(const Shape& x, std::span<const int64_t> kernel, bool may_be_empty = false) const;
   // The window that slides over the result of a transposed convolution and gives x.
   Window slide_transposed(const Shape& x, std::span<const int64_t> kernel) const;
 
