@@ -1,6 +1,7 @@
 """Attention as com.microsoft has it: heads that a projection has made, masks of integers, and packed sequences."""
 
 import numpy as np
+from draw import for_cpu
 from proposals import MICROSOFT, proposes
 
 NUMBERS = ["float", "float16", "bfloat16"]
@@ -93,7 +94,8 @@ def quantized(s):
 
     def whole(name, shape, constant=0.0):
         info = np.iinfo(name)
-        return s.fixed(s.draw.numpy.integers(info.min, info.max, shape, endpoint=True), name, constant)
+        codes = s.draw.numpy.integers(info.min, info.max, shape, endpoint=True)
+        return s.fixed(for_cpu(codes, name), name, constant)
 
     kind = s.draw.pick(["int8", "uint8"])
     columns = [width] if s.draw.chance(0.4) else []
