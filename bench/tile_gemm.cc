@@ -173,7 +173,10 @@ double difference(const std::vector<device::Half>& a, const std::vector<device::
   return most / largest;
 }
 
-constexpr const char* kShapes[ops::kTileShapes] = {"32x64x64", "16x64x64", "16x64x128", "16x32x128"};
+std::string name_of(ops::TileShape shape) {
+  const auto [rows, columns, depth] = ops::kTileSizes[int(shape)];
+  return std::to_string(rows) + "x" + std::to_string(columns) + "x" + std::to_string(depth);
+}
 
 // enqueue(i, way) makes c, which the library made last.
 template <class F>
@@ -191,12 +194,11 @@ void compare_ways(Bench& bench, const ops::TileGemmWay& taken, const Memory& c, 
       if (way == taken) by_way = us;
       const double apart = difference(c.values(bench.stream), wanted);
       if (!(apart < 4e-3))
-        wrong +=
-            std::string(" ") + kShapes[i] + " in " + std::to_string(parts) + " is " + std::to_string(apart) + " off";
+        wrong += " " + name_of(way.shape) + " in " + std::to_string(parts) + " is " + std::to_string(apart) + " off";
     }
     std::printf(" %8.2f in %d", best, best_parts);
   }
-  if (taken.parts > 0) std::printf(" | %6.2f by %s in %d", by_way, kShapes[int(taken.shape)], taken.parts);
+  if (taken.parts > 0) std::printf(" | %6.2f by %s in %d", by_way, name_of(taken.shape).c_str(), taken.parts);
   std::printf("%s\n", wrong.c_str());
   std::fflush(stdout);
 }
@@ -233,7 +235,7 @@ void run(Bench& bench, const Problem& p, device::Blas& blas, device::Blas& tuned
   };
   std::printf("%-52s %8.2f", name_of(p).c_str(), by(blas));
   std::printf(" %8.2f |", by(tuned));
-  compare_ways(bench, ops::tile_gemm_way(gemm, data(0), activation, ops::tile_room(0)), c,
+  compare_ways(bench, ops::tile_gemm_way(gemm, data(0), activation, 0), c,
                [&](int i, ops::TileGemmWay way) { tile_gemm(bench.stream, gemm, data(i), activation, way); });
 }
 
@@ -283,6 +285,7 @@ void run(Bench& bench, const PictureProblem& p, device::Dnn& dnn, Scratch& scrat
                            "^2 x " + std::to_string(p.in_channels) + " to " + std::to_string(p.out_channels) +
                            (p.stride == 2 ? " by 2" : "") + name_of(p.activation) + (p.adds ? " residual" : "");
   std::printf("%-52s %8.2f %8s |", name.c_str(), library, "");
+  if (!ops::suits_tiles(problem, data(0), added)) return void(std::printf(" does not suit\n"));
   compare_ways(bench, ops::tile_convolution_way(problem, {p.activation}, ops::tile_room(0)), y,
                [&](int i, ops::TileGemmWay way) {
                  convolve_tiles(bench.stream, problem, data(i), {nullptr, added, {p.activation}}, way);
@@ -298,7 +301,7 @@ int main(int count, char** arguments) {
   Scratch scratch;
   std::printf("%s, %d multiprocessors; microseconds\n%-52s %8s %8s |", device::describe(0).name.c_str(),
               device::multiprocessors(0), "product", "library", "tuned");
-  for (const char* shape : kShapes) std::printf(" %13s", shape);
+  for (int i = 0; i < ops::kTileShapes; ++i) std::printf(" %13s", name_of(ops::TileShape(i)).c_str());
   std::printf(" | taken\n");
   for (const Problem& problem : kProblems)
     if (name_of(problem).find(only) != std::string::npos) run(bench, problem, blas, tuned, scratch);

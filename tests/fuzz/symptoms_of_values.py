@@ -299,13 +299,18 @@ def hardly_varies(finding):
     return gap(finding) <= 1e-6 * np.abs(x).max(axis=axes, keepdims=True, initial=0) / deviation * max(1, scale)
 
 
+def _left_by_squares(x, axes, epsilon):
+    """How much larger than a variance the square of its mean is: a difference of squares loses as much."""
+    return x.mean(axis=axes, keepdims=True) ** 2 / (x.var(axis=axes, keepdims=True) + epsilon)
+
+
 def has_lost_a_mean(finding):
     """As far off as a variance is that is what squares leave of a mean far from zero, of groups."""
     node, x = finding.node, contents(finding).astype(np.float64)
     if x.size == 0:
         return False
     groups = x.reshape(x.shape[0], node.attrs["num_groups"], -1)
-    lost = groups.mean(-1, keepdims=True) ** 2 / (groups.var(-1, keepdims=True) + node.attrs.get("epsilon", 1e-5))
+    lost = _left_by_squares(groups, -1, node.attrs.get("epsilon", 1e-5))
     scale = np.abs(contents(finding, 1).astype(np.float64)).max(initial=0)
     return gap(finding) <= 1e-6 * np.broadcast_to(lost, groups.shape).reshape(x.shape) * max(1, scale)
 
@@ -320,8 +325,8 @@ def _deviates_by(finding, least):
 
 def squares_a_far_mean(finding):
     """Of MeanVarianceNormalization: as far off as a variance is that is what squares leave of a mean far from zero."""
-    x, axes = contents(finding).astype(np.float64), tuple(finding.node.attrs.get("axes", (0, 2, 3)))
-    lost = x.mean(axis=axes, keepdims=True) ** 2 / (x.var(axis=axes, keepdims=True) + 1e-9)
+    x = contents(finding).astype(np.float64)
+    lost = _left_by_squares(x, tuple(finding.node.attrs.get("axes", (0, 2, 3))), 1e-9)
     return gap(finding) <= 1e-6 * np.broadcast_to(lost, x.shape)
 
 

@@ -75,7 +75,7 @@ class TileConvolutionTest : public ::testing::Test {
     return values;
   }
 
-  // In each shape, in one part and in some, against loops in double.
+  // In each way, against loops in double.
   void check(const Picture& p) {
     const ConvProblem problem = problem_of(std::is_same_v<T, Half> ? Type::f16 : Type::bf16, p);
     const Window& w = problem.window;
@@ -87,9 +87,9 @@ class TileConvolutionTest : public ::testing::Test {
     const ConvData data{on_x.data(), on_w.data(), p.has_bias ? on_bias.data() : nullptr, y.data()};
     const Epilogue rest{nullptr, p.has_residual ? on_residual.data() : nullptr, p.activation};
     ASSERT_TRUE(suits_tiles(problem, data, rest.residual));
-    for (int n = 0; n < 2 * kTileShapes; ++n) {
-      const TileGemmWay way{n % 2 ? 4 : 1, TileShape(n / 2)};
-      SCOPED_TRACE(text("shape ", n / 2, " in ", way.parts));
+    for (int n = 0; n < 4 * kTileShapes; ++n) {
+      const TileGemmWay way{1 << n % 4, TileShape(n / 4)};
+      SCOPED_TRACE(text("shape ", n / 4, " in ", way.parts));
       convolve_tiles(stream.ref(), problem, data, rest, way);
       const std::vector<T> got = y.download(stream);
       for (size_t i = 0; i < got.size(); ++i) {
@@ -174,10 +174,10 @@ TEST(TileConvolution, SuitsHalvesOfOneGroupWhoseChannelsAreLast) {
 
 // Of 132 multiprocessors, as measured.
 TEST(TileConvolution, IsTakenForFewPositions) {
-  const auto parts = [](int size, int64_t in, int64_t out, Kind kind = Kind::relu, int64_t images = 1) {
+  const auto parts = [](int size, int64_t in, int64_t out, Kind kind = Kind::relu, int64_t images = 1, int most = 8) {
     return tile_convolution_way(
                problem_of(Type::f16, {.images = images, .in_channels = in, .out_channels = out, .in = {size, size}}),
-               {kind}, {.multiprocessors = 132, .most_parts = 8})
+               {kind}, {.multiprocessors = 132, .most_parts = most})
         .parts;
   };
   EXPECT_EQ(parts(7, 512, 512), 8);
@@ -188,6 +188,8 @@ TEST(TileConvolution, IsTakenForFewPositions) {
   EXPECT_EQ(parts(56, 128, 32, Kind::silu), 2) << "which needs another kernel for this";
   EXPECT_EQ(parts(14, 256, 256, Kind::relu, 4), 0);
   EXPECT_EQ(parts(14, 512, 512), 0) << "too many steps";
+  EXPECT_EQ(parts(56, 64, 64, Kind::relu, 1, 1), 0) << "only an activation's kernel is surely saved without clusters";
+  EXPECT_EQ(parts(56, 64, 64, Kind::silu, 1, 1), 1);
 }
 
 }  // namespace

@@ -50,7 +50,7 @@ void integer_product(Context& context, const device::Gemm& gemm, const Matrices&
 
 void product(Context& context, device::Gemm gemm, const ProductData& data, const Activation& activation) {
   gemm.has_bias = data.bias != nullptr;
-  const TileGemmWay way = tile_gemm_way(gemm, data, activation, tile_room(context.stream().device()));
+  const TileGemmWay way = tile_gemm_way(gemm, data, activation, context.stream().device());
   if (way.parts > 0) return tile_gemm(context.stream(), gemm, data, activation, way);
   const bool is_relu = activation.kind == Activation::Kind::relu && gemm.type != Type::f64;
   if (is_relu) gemm.epilogue = device::Epilogue::relu;

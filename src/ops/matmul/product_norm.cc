@@ -91,7 +91,7 @@ class ProductNorm : public Op {
     gemm.has_bias = bias != nullptr;
     if (bias) norm.bias = bias;
     if (!can_normalize_parts(stream.device(), norm, types) ||
-        tile_gemm_way(gemm, {a, b, bias, nullptr}, {}, tile_room(stream.device())).parts > 0)
+        tile_gemm_way(gemm, {a, b, bias, nullptr}, {}, stream.device()).parts > 0)
       return false;
     ScratchWorkspace workspace(context);
     norm.parts = context.blas().parts_of(stream, gemm, a, b, bias, workspace);

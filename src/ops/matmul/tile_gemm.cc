@@ -12,15 +12,14 @@ using device::Gemm;
 // Microseconds on an H200, as bench/tile_gemm.cc measures them. A step takes as long as its reads are on their way, and
 // longer the more blocks read beside it.
 struct ShapeCost {
-  int rows, columns, depth;
   int most_of_each;                  // blocks that a multiprocessor has room for
   double fixed, join;                // of all; each time that parts double
   double step, step_of_each, slide;  // a step's alone, for each block, and if windows slide
 };
-constexpr ShapeCost kCosts[kTileShapes] = {{32, 64, 64, 3, 2.50, 0.29, 0.19, 0.19, 0.10},
-                                           {16, 64, 64, 3, 1.90, 0.37, 0.16, 0.13, 0.06},
-                                           {16, 64, 128, 2, 1.86, 0.41, 0.27, 0.18, 0.10},
-                                           {16, 32, 128, 3, 1.67, 0.40, 0.21, 0.20, 0.10}};
+constexpr ShapeCost kCosts[kTileShapes] = {{3, 2.50, 0.29, 0.19, 0.19, 0.10},
+                                           {3, 1.90, 0.37, 0.16, 0.13, 0.06},
+                                           {2, 1.86, 0.41, 0.27, 0.18, 0.10},
+                                           {3, 1.67, 0.40, 0.21, 0.20, 0.10}};
 constexpr double kLargeClusters = 0.85;  // what these find room for of all multiprocessors
 
 // cuBLASLt's best, of constant weights.
@@ -44,6 +43,18 @@ bool fits(const Gemm& g, const ProductData& data) {
   return true;
 }
 
+// What a library needs in addition: an activation is another kernel.
+double us_apart(const Activation& activation) {
+  using Kind = Activation::Kind;
+  return activation.kind == Kind::none || activation.kind == Kind::relu ? 0 : 1.4;
+}
+
+// Tiles were measured where weights are read ahead, and depths shared; elsewhere only an activation's kernel is surely
+// saved.
+bool may_pay(const Gemm& g, const ProductData& data, const Activation& activation) {
+  return fits(g, data) && g.m >= kFewestRows && (us_apart(activation) > 0 || g.constant_b);
+}
+
 }  // namespace
 
 bool is_tile_gemm(const Gemm& g, const ProductData& data, TileGemmWay way) {
@@ -59,35 +70,34 @@ std::vector<TileGemmWay> tile_gemm_ways(const Gemm& g, const ProductData& data) 
   return ways;
 }
 
+TileGemmWay tile_gemm_way(const Gemm& g, const ProductData& data, const Activation& activation, int device) {
+  return may_pay(g, data, activation) ? tile_gemm_way(g, data, activation, tile_room(device)) : TileGemmWay{};
+}
 TileGemmWay tile_gemm_way(const Gemm& g, const ProductData& data, const Activation& activation, const TileRoom& room) {
-  if (!fits(g, data) || g.m < kFewestRows) return {};
-  // Measured where weights are read ahead, and depths shared; elsewhere only an activation's kernel is surely saved.
-  const double apart = us_apart(activation);
-  if (apart == 0 && !(g.constant_b && room.most_parts > 1)) return {};
-  const TileEstimate tiles = fastest_tiles(g.m, g.n, g.k, false, room);
-  return tiles.us < us_by_library(g) + apart ? tiles.way : TileGemmWay{};
+  if (!may_pay(g, data, activation)) return {};
+  return tiles_faster_than(us_by_library(g), {g.m, g.n, g.k}, activation, room);
 }
 
-TileEstimate fastest_tiles(int64_t rows, int64_t columns, int64_t depth, bool slides, const TileRoom& room) {
-  TileEstimate fastest;
+TileGemmWay tiles_faster_than(double library_us, const TileProblem& p, const Activation& activation,
+                              const TileRoom& room) {
+  const double apart = us_apart(activation);
+  if (apart == 0 && room.most_parts <= 1) return {};
+  TileGemmWay fastest;
+  double least = library_us + apart;
   for (int shape = 0; shape < kTileShapes; ++shape) {
+    const TileSize& size = kTileSizes[shape];
     const ShapeCost& cost = kCosts[shape];
-    const int64_t tiles = divide_up(rows, cost.rows) * divide_up(columns, cost.columns);
+    const int64_t tiles = divide_up(p.rows, size.rows) * divide_up(p.columns, size.columns);
     for (int parts = 1, doubled = 0; parts <= room.most_parts; parts *= 2, ++doubled) {
       const double of_each = double(tiles * parts) / room.multiprocessors;
       if (of_each > cost.most_of_each * (parts == kMostTileParts ? kLargeClusters : 1)) break;
-      const auto steps = double(divide_up(divide_up(depth, cost.depth), parts));
-      const double step = cost.step + (slides ? cost.slide : 0) + cost.step_of_each * of_each;
+      const auto steps = double(divide_up(divide_up(p.depth, size.depth), parts));
+      const double step = cost.step + (p.slides ? cost.slide : 0) + cost.step_of_each * of_each;
       const double us = cost.fixed + cost.join * doubled + steps * step;
-      if (us < fastest.us) fastest = {{parts, TileShape(shape)}, us};
+      if (us < least) least = us, fastest = {parts, TileShape(shape)};
     }
   }
   return fastest;
-}
-
-double us_apart(const Activation& activation) {
-  using Kind = Activation::Kind;
-  return activation.kind == Kind::none || activation.kind == Kind::relu ? 0 : 1.4;
 }
 
 }  // namespace encore::ops

@@ -1,9 +1,8 @@
-// Products of some rows of halves on tensor cores, which take less time than a library's kernel and the activation
+// Small products of halves on tensor cores, which take less time than a library's kernel and perhaps the activation's
 // behind it: these read constant weights before earlier work is done, share out the depth within a cluster and end with
 // the activation.
 #pragma once
 #include <cstdint>
-#include <limits>
 #include <vector>
 
 #include "device/blas.h"
@@ -20,6 +19,10 @@ struct ProductData {
 // What a block makes of c, and the depth of a step: rows x columns x depth.
 enum class TileShape : uint8_t { m32n64k64, m16n64k64, m16n64k128, m16n32k128 };
 inline constexpr int kTileShapes = 4;
+struct TileSize {
+  int rows, columns, depth;
+};
+inline constexpr TileSize kTileSizes[kTileShapes] = {{32, 64, 64}, {16, 64, 64}, {16, 64, 128}, {16, 32, 128}};
 
 // How many blocks share the depth of a tile; zero where the product is not made here.
 struct TileGemmWay {
@@ -36,23 +39,24 @@ struct TileRoom {
 };
 TileRoom tile_room(int device);
 
-struct TileEstimate {
-  TileGemmWay way = {};
-  double us = std::numeric_limits<double>::infinity();
-};
-
 // Whether the product is made so.
 bool is_tile_gemm(const device::Gemm& gemm, const ProductData& data, TileGemmWay way);
 // All ways, where this product is made here: of one batch, n and k and the distances between rows are multiples of
 // eight, addresses of 16 bytes.
 std::vector<TileGemmWay> tile_gemm_ways(const device::Gemm& gemm, const ProductData& data);
 // The one to take, if it pays.
+TileGemmWay tile_gemm_way(const device::Gemm& gemm, const ProductData& data, const Activation& activation, int device);
 TileGemmWay tile_gemm_way(const device::Gemm& gemm, const ProductData& data, const Activation& activation,
                           const TileRoom& room);
-// The fastest whose blocks all run at once. `slides`: rows are taken from under the windows of a convolution.
-TileEstimate fastest_tiles(int64_t rows, int64_t columns, int64_t depth, bool slides, const TileRoom& room);
-// What a library needs in addition where an activation is a kernel of its own.
-double us_apart(const Activation& activation);
+
+struct TileProblem {
+  int64_t rows, columns, depth;
+  bool slides = false;  // rows are taken from under the windows of a convolution
+};
+// The fastest whose blocks all run at once, if it takes less time than the library, whose kernel takes so long, and the
+// activation's where that is another kernel.
+TileGemmWay tiles_faster_than(double library_us, const TileProblem& problem, const Activation& activation,
+                              const TileRoom& room);
 
 // c = activation(alpha * a * b + beta * addend + bias), the same bits every time. Before there is an activation, the
 // sum is rounded to c's type, as it is where another kernel reads it. Where there are no clusters, there is one part.

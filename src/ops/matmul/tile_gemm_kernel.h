@@ -94,20 +94,23 @@ struct TileProduct {
 
 // How a block makes its tile: with as many tiles of eight rows in each warp, warps across the columns and the depth,
 // and steps on their way.
-template <int kRowTiles_, int kColumnWarps_, int kDepthWarps_, int kStages_>
+template <TileShape kShape, int kStages_>
 struct TileWarps {
-  static constexpr int kRowTiles = kRowTiles_, kColumnWarps = kColumnWarps_, kDepthWarps = kDepthWarps_;
-  static constexpr int kStages = kStages_;
+  static constexpr TileSize kSize = kTileSizes[int(kShape)];
+  static constexpr int kWarpColumns = 32, kWarpDepth = 32;
+  static constexpr int kRowTiles = kSize.rows / 8, kStages = kStages_;
+  static constexpr int kColumnWarps = kSize.columns / kWarpColumns, kDepthWarps = kSize.depth / kWarpDepth;
 };
 
 // Calls f.template operator()<Warps>().
 template <class F>
 void for_shape(TileShape shape, F f) {
+  using enum TileShape;
   switch (shape) {
-    case TileShape::m32n64k64: return f.template operator()<TileWarps<4, 2, 2, 5>>();
-    case TileShape::m16n64k64: return f.template operator()<TileWarps<2, 2, 2, 6>>();
-    case TileShape::m16n64k128: return f.template operator()<TileWarps<2, 2, 4, 4>>();
-    case TileShape::m16n32k128: return f.template operator()<TileWarps<2, 1, 4, 5>>();
+    case m32n64k64: return f.template operator()<TileWarps<m32n64k64, 5>>();
+    case m16n64k64: return f.template operator()<TileWarps<m16n64k64, 6>>();
+    case m16n64k128: return f.template operator()<TileWarps<m16n64k128, 4>>();
+    case m16n32k128: return f.template operator()<TileWarps<m16n32k128, 5>>();
   }
 }
 
@@ -116,7 +119,8 @@ template <class T, bool kTransposed, class Rows, class Warps>
 struct TileGemm {
   static constexpr int kRowTiles = Warps::kRowTiles, kColumnWarps = Warps::kColumnWarps;
   static constexpr int kDepthWarps = Warps::kDepthWarps, kStages = Warps::kStages;
-  static constexpr int kWarpColumns = 32, kWarpDepth = 32, kQuad = TileProduct<T>::kQuad;
+  static constexpr int kWarpColumns = Warps::kWarpColumns, kWarpDepth = Warps::kWarpDepth;
+  static constexpr int kQuad = TileProduct<T>::kQuad;
   static constexpr int kThreads = 32 * kColumnWarps * kDepthWarps, kMaxThreads = kThreads;
   static constexpr int kRows = 8 * kRowTiles, kColumns = kWarpColumns * kColumnWarps;
   static constexpr int kStep = kWarpDepth * kDepthWarps, kChunks = kStep / 8;  // of the depth: values, and granules

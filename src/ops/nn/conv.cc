@@ -55,7 +55,7 @@ TileGemmWay way_by_tiles(StreamRef stream, const ConvProblem& problem, const Con
 bool is_product_by_tiles(StreamRef stream, const ConvProblem& problem, const ConvData& data, const Epilogue& rest) {
   const auto gemm = pointwise_product(problem, data, rest.residual);
   const ProductData product{data.x, data.w, data.bias, data.y, rest.residual};
-  return gemm && tile_gemm_way(*gemm, product, rest.activation, tile_room(stream.device())).parts > 0;
+  return gemm && tile_gemm_way(*gemm, product, rest.activation, stream.device()).parts > 0;
 }
 
 // The rival of cuDNN's engines, which is run many times to be timed.

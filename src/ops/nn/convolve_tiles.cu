@@ -116,12 +116,9 @@ bool suits_tiles(const ConvProblem& p, const ConvData& data, const void* residua
 }
 
 TileGemmWay tile_convolution_way(const ConvProblem& p, const Activation& activation, const TileRoom& room) {
-  const double apart = us_apart(activation);
-  if (apart == 0 && room.most_parts <= 1) return {};  // as tile_gemm_way()
   const int64_t rows = positions_of(p), depth = depth_of(p);
   const double library = 4 + 1.7e-3 * double(depth) + 1e-6 * double(rows) * double(p.out_channels);  // cuDNN's best
-  const TileEstimate tiles = fastest_tiles(rows, p.out_channels, depth, true, room);
-  return tiles.us < library + apart ? tiles.way : TileGemmWay{};
+  return tiles_faster_than(library, {rows, p.out_channels, depth, true}, activation, room);
 }
 
 void convolve_tiles(StreamRef stream, const ConvProblem& problem, const ConvData& data, const Epilogue& rest,
