@@ -5,11 +5,13 @@ import os
 import re
 from pathlib import Path
 
-import pytest
-from encore_session import FREES_LATE, ORT_VERSION
-
+# Threads of numpy's would wait for work beside the other tests; read when numpy is loaded.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # The tests of several devices need some; read when the library is loaded.
 os.environ.setdefault("ENCORE_VIRTUAL_DEVICES", "2")
+
+import pytest
+from encore_session import FREES_LATE, ORT_VERSION
 
 OPERATORS = Path(__file__).parent / "ops"
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")

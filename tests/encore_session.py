@@ -141,6 +141,8 @@ def functors(session, feeds):
     return [name.partition("<")[0].rpartition("::")[2] for name in ran]
 
 
+# Threads of onnxruntime's wait for work for some 30 ms, and take the processor from Encore's and from other tests.
+NO_SPINNING = {"session.intra_op.allow_spinning": "0"}
 # Where a session's work and its copies may be.
 ARRANGEMENTS = {
     "own streams": {},
@@ -167,7 +169,7 @@ def make_session(model, session_options=None, config=None, device=0, **options):
     options = OPTIONS_OF_ALL | no_regions | {"use_tf32": 0} | options
     session_options = session_options or ort.SessionOptions()
     session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    for key, value in (config or {}).items():
+    for key, value in (NO_SPINNING | (config or {})).items():
         session_options.add_session_config_entry(key, str(value))
     chosen = onnxruntime_ep_encore.devices(registered())[device]
     session_options.add_provider_for_devices([chosen], {key: str(value) for key, value in options.items()})
@@ -178,6 +180,14 @@ def make_session(model, session_options=None, config=None, device=0, **options):
     assert EP_NAME in session.get_providers(), f"the session is on {session.get_providers()} alone"
     session.disable_fallback()
     return session
+
+
+def on_cpu(model, session_options=None):
+    """A session of a ModelProto on the CPU alone: the reference."""
+    session_options = session_options or ort.SessionOptions()
+    for key, value in NO_SPINNING.items():
+        session_options.add_session_config_entry(key, value)
+    return ort.InferenceSession(model.SerializeToString(), session_options, providers=["CPUExecutionProvider"])
 
 
 def outliving(session):

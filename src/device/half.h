@@ -21,9 +21,9 @@ BOTH_FN uint32_t rounded(uint32_t magnitude, int bias) {
   constexpr int kDrop = 23 - kMantissa;
   const int exponent = int(magnitude >> 23) - 127 + bias;
   if (exponent > 0) {
-    const uint32_t kept = (uint32_t(exponent) << kMantissa) | ((magnitude & 0x7fffffu) >> kDrop);
-    const uint32_t rest = magnitude & ((1u << kDrop) - 1), half = 1u << (kDrop - 1);
-    return kept + (rest > half || (rest == half && (kept & 1)));  // a carry moves into the exponent, rightly
+    const uint32_t odd = magnitude >> kDrop & 1, below_half = (1u << (kDrop - 1)) - 1;
+    // A carry moves into the exponent, rightly.
+    return ((magnitude + below_half + odd) >> kDrop) - (uint32_t(127 - bias) << kMantissa);
   }
   const int shift = kDrop + 1 - exponent;
   if (shift > 31) return 0;
@@ -35,10 +35,10 @@ BOTH_FN uint32_t rounded(uint32_t magnitude, int bias) {
 // What such bits stand for.
 template <int kMantissa>
 BOTH_FN float value_of(uint32_t magnitude, int bias) {
-  const uint32_t exponent = magnitude >> kMantissa, mantissa = magnitude & ((1u << kMantissa) - 1);
-  if (exponent) return std::bit_cast<float>(((exponent + 127 - uint32_t(bias)) << 23) | (mantissa << (23 - kMantissa)));
+  if (magnitude >> kMantissa)
+    return std::bit_cast<float>((magnitude << (23 - kMantissa)) + (uint32_t(127 - bias) << 23));
   // Subnormal: mantissa * 2^(1 - bias - kMantissa), exact in float.
-  return float(mantissa) * std::bit_cast<float>(uint32_t(127 + 1 - bias - kMantissa) << 23);
+  return float(magnitude) * std::bit_cast<float>(uint32_t(127 + 1 - bias - kMantissa) << 23);
 }
 BOTH_FN float with_sign(float magnitude, bool negative) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | uint32_t(negative) << 31);

@@ -3,6 +3,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 import zoo
+from encore_session import on_cpu
 
 pytestmark = pytest.mark.newest
 
@@ -14,7 +15,7 @@ STEMS = [name.removesuffix("_f32") for name in zoo.names() if name.endswith("_f3
 def session(model, level=ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED):
     options = ort.SessionOptions()
     options.graph_optimization_level = level
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return on_cpu(model, options)
 
 
 def run(model, feeds, **options):

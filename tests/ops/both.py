@@ -2,7 +2,7 @@
 
 import numpy as np
 import onnxruntime as ort
-from encore_session import assert_all_on_encore
+from encore_session import assert_all_on_encore, on_cpu
 from harness import _onnx_type, session
 from onnx import helper
 
@@ -23,7 +23,7 @@ class Both:
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
         quiet = ort.SessionOptions()
         quiet.log_severity_level = 4
-        self._cpu = ort.InferenceSession(model.SerializeToString(), quiet, providers=["CPUExecutionProvider"])
+        self._cpu = on_cpu(model, quiet)
         self.encore = session(model)
         assert_all_on_encore(self.encore)
 

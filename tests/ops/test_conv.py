@@ -3,10 +3,9 @@
 from dataclasses import replace
 
 import numpy as np
-import onnxruntime
 import pytest
 from both import Both
-from encore_session import on_virtual_gpu, only_if
+from encore_session import on_cpu, on_virtual_gpu, only_if
 from harness import Case, Const, check, floats, kernels_of
 from onnx import helper
 from refusal import declined, fails
@@ -264,9 +263,7 @@ def convolved(x, w, b, attrs):
     model = helper.make_model(
         helper.make_graph([node], "g", *ends), opset_imports=[helper.make_opsetid("", 21)], ir_version=10
     )
-    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)[
-        0
-    ]
+    return on_cpu(model).run(None, feeds)[0]
 
 
 def check_shape(case):

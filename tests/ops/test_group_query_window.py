@@ -4,7 +4,7 @@ CPU EP."""
 import numpy as np
 import onnxruntime as ort
 import pytest
-from encore_session import EAGER, HAS_GRAPHS, assert_all_on_encore, empty_on_device, on_device, run_options
+from encore_session import EAGER, HAS_GRAPHS, assert_all_on_encore, empty_on_device, on_cpu, on_device, run_options
 from group_query import INPUTS, MICROSOFT, tables
 from harness import _onnx_type, floats, session
 from onnx import helper
@@ -33,7 +33,7 @@ class Window:
         self.session = session(self._model(dtype), **options)
         assert_all_on_encore(self.session)
         # In float16 it rounds more often than we do.
-        self.cpu = ort.InferenceSession(self._model("float32").SerializeToString(), providers=["CPUExecutionProvider"])
+        self.cpu = on_cpu(self._model("float32"))
         self.caches = {f"past_{kind}": floats(*self.shape, low=-1, high=1) for kind in ("key", "value")}
         if kind:
             self.caches = {n: encode(cache / self.scales, kind) for n, cache in self.caches.items()}

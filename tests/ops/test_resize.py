@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 from both import Both
+from encore_session import on_cpu
 from harness import Case, Const, _Model, check, floats, integers
 from refusal import declined, fails
 
@@ -228,8 +228,7 @@ def test_antialias_of_signed_bytes():
 
 def _smoothed_bytes(x, scales):
     model = _Model(resize(x, tuple(float(s) for s in scales), mode="linear", antialias=1), "uint8").model
-    sess = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return sess.run(None, {"x0": x})[0]
+    return on_cpu(model).run(None, {"x0": x})[0]
 
 
 def test_antialias_beyond_the_image():

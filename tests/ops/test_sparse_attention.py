@@ -3,6 +3,7 @@
 import numpy as np
 import onnxruntime as ort
 import pytest
+from encore_session import on_cpu
 from group_query import MICROSOFT, TYPES, grouped, heads_of, in_double, in_order, turned
 from harness import Case, Const, _Model, _plain, check, compare
 from refusal import fails
@@ -184,15 +185,15 @@ def test_layouts(case):
 def test_the_reference_agrees_with_the_cpu(case):
     """Which wants the past and the present in the same memory."""
     model = _Model(case, case.dtype)
-    on_cpu = ort.InferenceSession(model.model.SerializeToString(), _plain(), providers=["CPUExecutionProvider"])
-    binding, values = on_cpu.io_binding(), {}
+    reference = on_cpu(model.model, _plain())
+    binding, values = reference.io_binding(), {}
     for name, value in model.feeds.items():
         values[name] = ort.OrtValue.ortvalue_from_numpy(value.copy())
         binding.bind_ortvalue_input(name, values[name])
     for name, past in (("y1", "x3"), ("y2", "x4")):
         binding.bind_ortvalue_output(name, values[past])
     binding.bind_output("y0")
-    on_cpu.run_with_iobinding(binding)
+    reference.run_with_iobinding(binding)
     made = binding.get_outputs()  # as they were bound
     got = [made[2].numpy(), made[0].numpy(), made[1].numpy()]
     compare(case, got, case.reference(*[getattr(x, "value", x) for x in case.inputs]), "on the CPU")

@@ -135,9 +135,7 @@ def test_heads(data):
         y = it.node("Mul", [y, it.node("Cast", [size], to="kind")])
     it.node("Cast", [y], output="y", to=FLOAT)
     try:
-        cpu = ort.InferenceSession(
-            it.model(FLOAT, inputs).SerializeToString(), quiet(), providers=["CPUExecutionProvider"]
-        )
+        cpu = es.on_cpu(it.model(FLOAT, inputs), quiet())
     except capi.Fail:  # onnxruntime takes some dimensions that it cannot tell for zero
         reject()
     session = es.make_session(it.model(HALF, inputs), quiet(), **({"enable_cuda_graph": 1} if graphs else {}))

@@ -2,7 +2,6 @@
 
 import encore_session as es
 import numpy as np
-import onnxruntime as ort
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -142,7 +141,7 @@ def test_arithmetic(data):
     for _ in range(data.draw(st.integers(1, 10), "nodes")):
         it.grow()
     model = it.model(len(shapes[0]))
-    cpu = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    cpu = es.on_cpu(model)
     session = es.make_session(model, enable_cuda_graph=1)
     es.assert_all_on_encore(session)
     for graph_id, dims in enumerate(shapes):

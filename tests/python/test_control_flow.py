@@ -2,6 +2,7 @@
 
 import re
 
+import encore_session
 import numpy as np
 import onnx.parser
 import onnxruntime as ort
@@ -31,7 +32,7 @@ def parse(text, opset=18):
 
 
 def on_cpu(model, feeds):
-    return ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)
+    return encore_session.on_cpu(model).run(None, feeds)
 
 
 def assert_same(got, wanted):

@@ -2,7 +2,6 @@
 
 import encore_session as es
 import numpy as np
-import onnxruntime
 import onnxruntime_ep_encore
 import pytest
 from onnx import helper, numpy_helper
@@ -49,8 +48,7 @@ def images(size=24, dtype=np.float32, seed=7):
 
 
 def on_cpu(model, **feeds):
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return session.run(None, feeds)[0]
+    return es.on_cpu(model).run(None, feeds)[0]
 
 
 @pytest.mark.parametrize("layout", [{}, {"prefer_nhwc": 1}], ids=str)

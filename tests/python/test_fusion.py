@@ -50,8 +50,7 @@ class Network:
 
 
 def on_cpu(model, feeds):
-    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return session.run(None, feeds)
+    return es.on_cpu(model).run(None, feeds)
 
 
 def made_one(capfd, make):

@@ -204,9 +204,7 @@ def almost(name, kind):
 
 
 def on_cpu(model):
-    options = ort.SessionOptions()
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = es.on_cpu(model)
     session.head = next(iter(language_zoo.cache_shapes(model, 1, 1).values()))[-1]
     return session
 

@@ -22,9 +22,7 @@ def distance(got, wanted):
 def on_cpu(model):
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    # Threads that wait for the next run take the processor from Encore's.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return es.on_cpu(model, options)
 
 
 @functools.cache

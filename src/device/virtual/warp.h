@@ -105,22 +105,28 @@ class Warp {
   }
   template <class T, class OfC, class OfA, class OfB>
   void mma(OfC c_of, OfA a_of, OfB b_of) const {
-    float a[16][16], b[16][8];
+    using Columns = float __attribute__((vector_size(16)));  // of which neither b nor c has more than two
+    float a[16][16];
+    Columns b[16][2], c[16][2];
     for (int lane = 0; lane < 32; ++lane) {
       const int g = lane / 4, two = lane % 4 * 2;
       const FragmentA of_a = a_of(lane);
       const FragmentB of_b = b_of(lane);
+      const FragmentC& of_c = c_of(lane);
       for (int i = 0; i < 2; ++i) {
         for (int n = 0; n < 4; ++n) a[g + n % 2 * 8][n / 2 * 8 + two + i] = value_of<T>(of_a.at[n], i);
-        for (int n = 0; n < 2; ++n) b[n * 8 + two + i][g] = value_of<T>(of_b.at[n], i);
+        for (int n = 0; n < 2; ++n) b[n * 8 + two + i][g / 4][g % 4] = value_of<T>(of_b.at[n], i);
+        for (int n = 0; n < 2; ++n) c[g + n * 8][two / 4][two % 4 + i] = of_c.at[n * 2 + i];
       }
     }
+    for (int row = 0; row < 16; ++row) {
+      Columns left = c[row][0], right = c[row][1];
+      for (int k = 0; k < 16; ++k) left += a[row][k] * b[k][0], right += a[row][k] * b[k][1];
+      c[row][0] = left, c[row][1] = right;
+    }
     for (int lane = 0; lane < 32; ++lane) {
-      FragmentC& c = c_of(lane);
-      for (int n = 0; n < 4; ++n) {
-        const int row = lane / 4 + n / 2 * 8, column = lane % 4 * 2 + n % 2;
-        for (int k = 0; k < 16; ++k) c.at[n] += a[row][k] * b[k][column];
-      }
+      const int g = lane / 4, two = lane % 4 * 2;
+      for (int n = 0; n < 4; ++n) c_of(lane).at[n] = c[g + n / 2 * 8][two / 4][two % 4 + n % 2];
     }
   }
 
