@@ -131,6 +131,7 @@ def pytest_runtest_protocol():
     done = yield
     if not FREES_LATE:
         gc.collect()
+        gc.freeze()  # what is left stays, as what was collected
     return done
 
 
