@@ -108,13 +108,13 @@ def pytest_addoption(parser):
         "--representative",
         action="store_true",
         help="of each test in tests/ops only as many cases as it takes to have each value of each parameter, which for "
-        "an operator case is its operator, opset and type; under an older onnxruntime with --few, and nothing that is "
-        "marked with `newest`",
+        "an operator case is its operator, opset and type; under an older onnxruntime nothing marked with `newest`, "
+        "and of operators a case of each test, and one of each operator, opset and type in any",
     )
     parser.addoption(
         "--few",
         action="store_true",
-        help="of tests/ops only a case of each test, and one of each operator, opset and type in any",
+        help="a case of each test, and one of each operator, opset and type in any",
     )
 
 
@@ -147,7 +147,8 @@ def pytest_collection_modifyitems(config, items):
     if few or config.getoption("representative"):
         seen = {}
         is_older = ORT_VERSION < max(TOO_OLD_BEFORE)
-        adds = lambda item: not item.path.is_relative_to(OPERATORS) or _adds(item, seen, few or is_older)
+        whole = lambda item: not few and not item.path.is_relative_to(OPERATORS)
+        adds = lambda item: whole(item) or _adds(item, seen, few or is_older)
         _leave_out(config, items, lambda item: is_older and item.get_closest_marker("newest") or not adds(item))
 
 

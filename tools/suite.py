@@ -114,7 +114,10 @@ def _all():
     stages.append(Stage("operators, virtual-asan", operators, on_asan, 4, lambda: operators("--few")))
     stages += [Stage("soak", _soak, ("build virtual",), 1.1), Stage("fuzz", _fuzz, on_asan, 2, lambda: _fuzz(2800))]
     if IN_CI or env.nvcc():
-        stages += [_build("cuda"), Stage("library", _check_library, ("build cuda",))]
+        cuda = _build("cuda")
+        if not env.gpu_works():  # where its tests are but compiled
+            cuda.in_brief = lambda: env.build("cuda", "all")
+        stages += [cuda, Stage("library", _check_library, ("build cuda",))]
         stages.append(Stage("wheel", _wheel, ("build virtual", "build cuda"), 1.5))
         if env.gpu_works():
             on_gpu = lambda: _pytest(preset="cuda")
@@ -126,8 +129,8 @@ def _all():
         stages.append(Stage(f"Python core set, onnxruntime {version} {options}".strip(), core, ("build virtual",)))
     # Nodes by themselves, and groups; tests of fusion count these only so.
     which = "fus or whole or convolution or graph or control or memory or roles or sessions"
-    apart = lambda: _pytest("-k", which, where=["python"], ENCORE_TEST_OPTIONS="regions=0")
-    stages.append(Stage("Python, without regions", apart, ("build virtual",), 3))
+    apart = lambda *few: _pytest("-k", which, *few, where=["python"], ENCORE_TEST_OPTIONS="regions=0")
+    stages.append(Stage("Python, without regions", apart, ("build virtual",), 3, lambda: apart("--few")))
     for architecture, operators in OTHER_WAYS.items():
         where = [f"ops/test_{name}.py" for name in operators]
         other = lambda where=where, arch=architecture: _pytest(
@@ -146,8 +149,8 @@ def _all():
 
 
 def _build(preset, *targets):
-    targets = targets or ("all", "cpp_tests")
-    return Stage(f"build {preset}", lambda: env.build(preset, *targets), minutes=BUILD_MINUTES[preset])
+    build = lambda: env.build(preset, *(targets or ("all", "cpp_tests")))
+    return Stage(f"build {preset}", build, minutes=BUILD_MINUTES[preset])
 
 
 def _native(preset):
