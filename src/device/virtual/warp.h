@@ -105,7 +105,7 @@ class Warp {
   }
   template <class T, class OfC, class OfA, class OfB>
   void mma(OfC c_of, OfA a_of, OfB b_of) const {
-    using Columns = float __attribute__((vector_size(16)));  // of which neither b nor c has more than two
+    using Columns = float __attribute__((vector_size(16)));  // four of the eight that b and c have
     float a[16][16];
     Columns b[16][2], c[16][2];
     for (int lane = 0; lane < 32; ++lane) {
