@@ -15,5 +15,7 @@ if(ENCORE_SANITIZE)
   target_link_options(encore_rooms PUBLIC -fsanitize=${ENCORE_SANITIZE})
   if(ENCORE_SANITIZE MATCHES "address")  # which sees what these see, and they cost a third of the compiler's time
     target_compile_options(encore_rooms PUBLIC -fno-sanitize=null,object-size,vptr,pointer-overflow,nonnull-attribute)
+    # A trap and not a call, which takes a fifth of the compiler's time; ASan tells its file and line.
+    target_compile_options(encore_rooms PUBLIC -fsanitize-undefined-trap-on-error)
   endif()
 endif()
