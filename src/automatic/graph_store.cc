@@ -14,7 +14,10 @@ constexpr double kHalfLife = 1024;    // runs
 constexpr uint64_t kAfterNeed = 256;  // likewise
 }  // namespace
 
-double Heat::at(uint64_t now) const { return value_ * std::exp2(-double(now - since_) / kHalfLife); }
+// Another thread may have used it since `now` was.
+double Heat::at(uint64_t now) const {
+  return now <= since_ ? value_ : value_ * std::exp2(-double(now - since_) / kHalfLife);
+}
 
 Workspace::Workspace(std::shared_ptr<memory::Arena> arena, size_t bytes)
     : arena_(std::move(arena)),
@@ -88,7 +91,7 @@ bool GraphStore::give_back() {
   return !gone.empty();
 }
 
-void GraphStore::forget(device::StreamRef stream) {
+void GraphStore::stream_is_gone(device::StreamRef stream) {
   std::vector<std::shared_ptr<void>> gone;
   const std::lock_guard lock(mutex_);
   for (RegionGraphs* region : regions_) region->drop(stream, gone);

@@ -1,6 +1,7 @@
 // What the regions of a session have in common: memory for graphs to work in, streams to capture on, and the number of
 // graphs that are kept.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -11,6 +12,7 @@
 #include "automatic/report.h"
 #include "device/capture_stream.h"
 #include "memory/arena.h"
+#include "memory/streams.h"
 #include "profile/recorder.h"
 
 namespace encore::automatic {
@@ -27,8 +29,12 @@ class Workspace {
   Workspace(const Workspace&) = delete;
   char* at() const { return static_cast<char*>(at_); }
   size_t bytes() const { return bytes_; }
+  // Held by a run from the launch of a graph that works here until it has what comes of it: several threads may have
+  // been given the stream.
+  std::mutex& launching() { return launching_; }
 
  private:
+  std::mutex launching_;
   const std::shared_ptr<memory::Arena> arena_;
   void* const at_;
   const size_t bytes_;
@@ -39,7 +45,7 @@ class Heat {
  public:
   double add(uint64_t now) {  // which was used so often before
     const double before = at(now);
-    value_ = before + 1, since_ = now;
+    value_ = before + 1, since_ = std::max(since_, now);
     return before;
   }
   double at(uint64_t now) const;
@@ -49,7 +55,7 @@ class Heat {
   uint64_t since_ = 0;
 };
 
-class GraphStore final : public memory::Hoard {
+class GraphStore final : public memory::Hoard, public memory::StreamListener {
  public:
   // At most so many graphs are kept, those that are used most. With none, runs are planned all the same.
   GraphStore(int device, std::shared_ptr<memory::Arena> arena, size_t most_graphs,
@@ -69,8 +75,7 @@ class GraphStore final : public memory::Hoard {
   bool make_room(double heat, uint64_t now);
   // Where memory has run out, all graphs are dropped, and for a while nothing is taken ahead, so there are no new ones.
   bool give_back() override;
-  // The stream will be no more.
-  void forget(device::StreamRef stream);
+  void stream_is_gone(device::StreamRef stream) override;  // whoever makes a store has it listen
   // What is captured is captured again.
   void forget_graphs();
   bool is_profiled() const { return recorder_ && recorder_->is_on(); }

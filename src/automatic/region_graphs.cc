@@ -152,10 +152,15 @@ void RegionGraphs::run_with(const Run& run, const std::shared_ptr<const Known>& 
     }
   }
   if (!replay) return run_as_planned(run, known, why);
-  launch(*replay, run, known);
   const Record& record = replay->known->record;
-  if (!record.collected.empty() && !give_out(run.outer, record, std::span(replay->at).subspan(inputs), replay->counts))
-    record_again(run);
+  bool had_room = true;
+  {
+    const std::lock_guard lock(replay->workspace->launching());
+    launch(*replay, run, known);
+    if (!record.collected.empty())
+      had_room = give_out(run.outer, record, std::span(replay->at).subspan(inputs), replay->counts);
+  }
+  if (!had_room) record_again(run);
 }
 
 RegionGraphs::Shapes& RegionGraphs::find(const Key& key, uint64_t now) {
@@ -290,7 +295,7 @@ void RegionGraphs::record(const Run& run) {
   if (record.of == Record::Of::one_way && record.is_too_long) record.scratch.clear(), record.is_too_long = false;
   const std::lock_guard lock(mutex_);
   ++counts_.first_runs;
-  Shapes& shapes = find(run.key, 0);
+  Shapes& shapes = find(run.key, run.now);
   if (known->record.is_too_long) return note_too_long(shapes);
   shapes.known = std::move(known);
   was_seen(shapes, run.outer.stream(), at, *shapes.known);
@@ -386,7 +391,7 @@ void RegionGraphs::run_as_planned(const Run& run, const Known& known, Count why)
   });
   const std::lock_guard lock(mutex_);
   ++(counts_.*why);
-  if (went_otherwise) find(run.key, 0).known.reset();  // recorded again
+  if (went_otherwise) find(run.key, run.now).known.reset();  // recorded again
 }
 
 // Which takes what each step needs when that comes, and gives it back then.
@@ -457,7 +462,6 @@ std::vector<device::Copy> RegionGraphs::copies(const Replay& replay, const Run& 
 
 void RegionGraphs::launch(Replay& replay, const Run& run, const Known& known) {
   if (replay.is_bare) return replay.exec.launch(replay.stream);
-  const std::lock_guard lock(replay.mutex);  // another thread may have the stream
   if (replay.copies) {
     replay.in.set(replay.exec, copies(replay, run, known, true));
     replay.out.set(replay.exec, copies(replay, run, known, false));

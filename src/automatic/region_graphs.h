@@ -83,11 +83,10 @@ class RegionGraphs {
     std::shared_ptr<profile::Timeline> timeline = {};  // null if it was captured while nobody profiled
     device::Graph graph = {};
     device::GraphExec exec = {};
-    bool is_bare = false;  // it is launched, and nothing else is to be done
-    int64_t copies = 0;    // of what is staged
-    int64_t spare = 0;     // of these, without those that are longer than they were
-    std::mutex mutex = {};
-    device::CapturedCopies in = {}, out = {};  // guarded by the mutex, from which place on they are launched, too
+    bool is_bare = false;                      // it is launched, and nothing else is to be done
+    int64_t copies = 0;                        // of what is staged
+    int64_t spare = 0;                         // of these, without those that are longer than they were
+    device::CapturedCopies in = {}, out = {};  // guarded by workspace->launching()
   };
   // Where the tensors of a run were.
   struct Sighting {

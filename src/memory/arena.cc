@@ -139,7 +139,7 @@ void* Arena::State::allocate_from(const GraphPool& graph_pool, size_t bytes, Str
   return taken.block->address;
 }
 
-void Arena::State::free(void* address, bool for_its_stream) {
+void Arena::State::free(void* address, bool for_its_stream, StreamRef but) {
   std::shared_ptr<GraphPool::State> last_holder;  // let go after the lock, because it may have to wait
   Leaving leaving(*this);
   std::lock_guard lock(mutex);
@@ -156,7 +156,7 @@ void Arena::State::free(void* address, bool for_its_stream) {
       const device::Current current(device);
       return tails(device, use.lane->stream).empty();
     };
-    const bool in_order = has_stream && (for_its_stream || others_are_idle());
+    const bool in_order = has_stream && ((for_its_stream && use.lane->stream != but) || others_are_idle());
     if (in_order && use.block) {
       forget();
       return use.lane->blocks.put(use.block);
@@ -308,10 +308,10 @@ void Arena::add(std::weak_ptr<Hoard> hoard) {
   state_->hoards.push_back(std::move(hoard));
 }
 
-void Arena::free(void* address, bool for_its_stream) noexcept {
+void Arena::free(void* address, bool for_its_stream, StreamRef but) noexcept {
   if (!address) return;
   try {
-    state_->free(address, for_its_stream);
+    state_->free(address, for_its_stream, but);
   } catch (const std::exception& e) {  // the block stays out of use
     device::complain(state_->owner + ": memory could not be freed", e);
   }

@@ -68,13 +68,13 @@ class Arena {
   Arena(const Arena&) = delete;
 
   // Aligned to 256 bytes; null for zero bytes. With a stream, which must be enlisted, the memory may be reused by that
-  // stream as soon as it is freed for it; without one, or if it is freed for all, only when the work that was on the
-  // device's enlisted streams at the time of the free is done. Error{out_of_memory} says wanted, held, limit, the
-  // largest holders and the device's free memory; it comes only when nothing is left to be waited for. Holders are
-  // named by device::Label::current(), whose text has to outlive the memory.
+  // stream as soon as it is freed for it; without one, or if it is freed for all, or if it is the stream `but`'s, only
+  // when the work that was on the device's enlisted streams at the time of the free is done. Error{out_of_memory} says
+  // wanted, held, limit, the largest holders and the device's free memory; it comes only when nothing is left to be
+  // waited for. Holders are named by device::Label::current(), whose text has to outlive the memory.
   void* allocate(size_t bytes, device::StreamRef stream);
   void* reserve(size_t bytes);  // exactly, a chunk of its own, for what lives long; free() gives it back
-  void free(void* address, bool for_its_stream = true) noexcept;
+  void free(void* address, bool for_its_stream = true, device::StreamRef but = {}) noexcept;
   // To be asked before an allocation fails.
   void add(std::weak_ptr<Hoard> hoard);
   // Gives chunks back, those without a block in use and whose stream has nothing left to do; waits for no stream.

@@ -97,7 +97,7 @@ struct Arena::State : StreamListener, Retainable {
   void* allocate(size_t bytes, device::StreamRef stream, For whom);
   void* allocate_from(const GraphPool& pool, size_t bytes, device::StreamRef stream, For whom);
   void* reserve(size_t bytes, For whom);
-  void free(void* address, bool for_its_stream);
+  void free(void* address, bool for_its_stream, device::StreamRef but = {});
   void shrink();
   void drain();
   void stream_is_gone(device::StreamRef stream) override;

@@ -90,9 +90,13 @@ void delist(StreamRef stream) noexcept {
   try {
     wait_for({tail(stream)});
     if (!drop(stream)) return;
-    std::lock_guard lock(listeners().mutex);
-    for (const auto& each : listeners().all)
-      if (const auto listener = each.lock()) listener->stream_is_gone(stream);
+    std::vector<std::shared_ptr<StreamListener>> hear;
+    {
+      std::lock_guard lock(listeners().mutex);
+      for (const auto& each : listeners().all)
+        if (auto listener = each.lock()) hear.push_back(std::move(listener));
+    }
+    for (const auto& listener : hear) listener->stream_is_gone(stream);
   } catch (const std::exception& e) {
     device::complain("a stream could not be delisted", e);
   }

@@ -56,7 +56,7 @@ class ByDataTest : public testing::Test {
  protected:
   ByDataTest() { memory::enlist(stream); }
   ~ByDataTest() override {
-    store.forget(stream);
+    store.stream_is_gone(stream);
     memory::delist(stream);
   }
   std::vector<float> run(float first) {
@@ -154,7 +154,7 @@ class CollectedTest : public testing::Test {
  protected:
   CollectedTest() { memory::enlist(stream); }
   ~CollectedTest() override {
-    store.forget(stream);
+    store.stream_is_gone(stream);
     memory::delist(stream);
   }
   class GrownRun final : public OneRun {

@@ -56,7 +56,7 @@ class GrowingMasks : public testing::Test {
  protected:
   GrowingMasks() { memory::enlist(stream); }
   ~GrowingMasks() override {
-    store.forget(stream);
+    store.stream_is_gone(stream);
     memory::delist(stream);
   }
   // In places of its own, or where another one was.

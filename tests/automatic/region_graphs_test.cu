@@ -89,7 +89,7 @@ class RegionGraphsTest : public testing::Test {
  protected:
   RegionGraphsTest() { memory::enlist(stream); }
   ~RegionGraphsTest() override {
-    store.forget(stream);
+    store.stream_is_gone(stream);
     memory::delist(stream);
   }
   void run(DeviceArray<float>& x, DeviceArray<float>& y) {
@@ -399,7 +399,7 @@ TEST_F(RegionGraphsTest, OutputsAreNotMadeAheadWhereScratchIsAllThereIs) {
 TEST_F(RegionGraphsTest, NothingIsLeftWhenTheStreamGoes) {
   DeviceArray<float> x(10, 0), y(10, 0);
   for (int i = 0; i < 3; ++i) run(x, y);
-  store.forget(stream);
+  store.stream_is_gone(stream);
   EXPECT_EQ(graphs.report().graphs, 0u);
   EXPECT_EQ(arena->stats().in_use_bytes, 0u);
 }

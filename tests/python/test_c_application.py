@@ -28,6 +28,38 @@ def test_a_run_is_on_the_stream_it_was_given(make_application, layer, graphs):
         assert streams(seen) == {application.handle()}
 
 
+def test_runs_on_two_given_streams_at_once_share_no_memory(layer, tmp_path):
+    """Also where onnxruntime asks for memory of intermediates before it says on which stream they are, up to 1.28."""
+    in_new_process(
+        f"""
+import pathlib, c_application as c, onnxruntime as ort, test_c_application as t
+model = {layer[0].SerializeToString()!r}
+api, env = c.start(pathlib.Path({str(tmp_path)!r}))
+cpu = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
+t.run_in_turns(c.Application(api, env, model, use_tf32=0, regions=0), lambda x: cpu.run(None, {{"x": x}})[0])
+""",
+        ENCORE_VIRTUAL_DELAY_US="200",
+    )
+
+
+def run_in_turns(application, layer):
+    """On two streams, with nobody waiting."""
+    streams = application.stream, application.make_stream()
+    borders = [(application.make_tensor(), application.make_tensor()) for _ in streams]
+    xs = [some(seed) for seed in range(60)]
+    inputs, outputs = ([application.make_tensor(PINNED) for _ in xs] for _ in range(2))
+    for value, x in zip(inputs, xs):
+        application.contents(value)[:] = x
+    for i, (before, after) in enumerate(zip(inputs, outputs)):
+        stream, (application.x, application.y) = streams[i % 2], borders[i % 2]
+        application.copy(before, application.x, stream)
+        application.execute(stream, **ASYNC)
+        application.copy(application.y, after, stream)
+    application.wait(*streams)
+    for value, x in zip(outputs, xs):
+        close(application.contents(value), layer(x))
+
+
 @needs_graphs
 def test_a_graph_is_not_captured_on_the_stream_of_a_run(make_application, layer):
     application = make_application(enable_cuda_graph=1)

@@ -15,6 +15,7 @@ import onnxruntime_ep_encore
 import pytest
 from encore_session import (
     in_threads,
+    is_gone,
     make_session,
     make_stream,
 )
@@ -209,6 +210,13 @@ def test_runs_that_nobody_asks_for(encore, negation):
     assert len(run._completions._free) <= 51
 
 
+def test_nothing_need_be_kept(encore, negation):
+    """A session, its callable and its run go at once, the device's memory before the session."""
+    for _ in range(8):
+        onnxruntime_ep_encore.graphed(negation.SerializeToString()).submit(on_device(some(2)))
+    gc.collect()
+
+
 def test_several_at_a_time(encore, negation):
     run = function(negation)
     futures = [run.submit(some(1 + seed % 3, seed)) for seed in range(40)]
@@ -300,6 +308,19 @@ def test_a_completion_that_is_none_is_refused(encore, negation):
     bound = encore_session.Bound(session, {"x": some(2)}, {"y": ((2, 256), FLOAT)})
     with pytest.raises(Exception, match="'ep.cuda.completion' is 'soon'; it must be what encore_completion_new"):
         bound.run(**entries)
+
+
+def test_a_run_whose_end_fails_leaves_its_stream_to_other_threads(encore, negation):
+    session = make_session(negation, use_ep_level_unified_stream=1)
+    bound = encore_session.Bound(session, {"x": some(2)}, {"y": ((2, 256), FLOAT)})
+    entries = {"disable_synchronize_execution_providers": 1, "ep.cuda.completion": "soon"}
+    with pytest.raises(Exception, match="'ep.cuda.completion' is 'soon'"):
+        bound.run(**entries)
+    made = []
+    thread = threading.Thread(target=lambda: made.append(bound.run()["y"]), daemon=True)
+    thread.start()
+    assert is_gone(thread, 20)
+    equal(made[0], -some(2))
 
 
 # ---- threads

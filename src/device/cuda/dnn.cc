@@ -101,6 +101,8 @@ struct Dnn::State : DnnHandle {
   std::optional<SessionTuning> kept;
   std::shared_ptr<void> zeros;  // the largest so far
   size_t zero_bytes = 0;
+  std::mutex tuned_mutex;  // of `tuned`; not held while memory is asked for, which may lead anywhere
+  std::vector<TunedProduct> tuned;
 
   bool available() {
     const bool was_tried = tried;
@@ -157,9 +159,16 @@ struct Dnn::State : DnnHandle {
       if (found.plan && !found.taken_over) kept->keep(key_of(*found.problem), found.plan->tuned.encode());
       if (found.plan && found.plan->tuned.fused && adds_bias(*found.problem) && !found.problem->has_bias)
         found.plan->zeros = zeros_of(bytes_of({found.problem->y[1]}, found.problem->type), stream);
+      if (found.plan) tell(*found.problem, found.plan->tuned);
       plans.emplace(*found.problem, std::move(found.plan));
     }
     kept->save();
+  }
+
+  void tell(const Convolution& problem, const TunedConvolution& found) {
+    if (found.timed <= 0) return;
+    const std::lock_guard lock(tuned_mutex);
+    tuned.push_back({describe(problem), found.timed, int(found.candidate), double(found.first_us), double(found.us)});
   }
 
   // Which plans share.
@@ -276,13 +285,8 @@ void open_dnn(Dnn& dnn) noexcept {
 }
 
 std::vector<TunedProduct> Dnn::tuned() const {
-  const std::lock_guard lock(state_->mutex);
-  std::vector<TunedProduct> all;
-  for (const auto& [problem, plan] : state_->plans)
-    if (plan && plan->tuned.timed > 0)
-      all.push_back({describe(problem), plan->tuned.timed, int(plan->tuned.candidate), double(plan->tuned.first_us),
-                     double(plan->tuned.us)});
-  return all;
+  const std::lock_guard lock(state_->tuned_mutex);
+  return state_->tuned;
 }
 
 std::optional<Dnn::Prepared> Dnn::prepare(StreamRef stream, const Convolution& problem, const Rival& rival) {

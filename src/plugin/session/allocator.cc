@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <optional>
 #include <utility>
 
 #include "device/device.h"
@@ -72,7 +73,7 @@ class Allocator : public OrtAllocator {
   virtual void shrink() = 0;
   virtual Stats stats() const = 0;
   // Whether onnxruntime wants memory to copy a feed to, for certain.
-  virtual bool is_for_feed(size_t, const SyncStream*) const { return false; }
+  virtual bool is_for_feed(size_t, const SyncStream*) const noexcept { return false; }
 
  private:
   static void* missing() { return const_cast<char*>(&kMissing); }
@@ -105,16 +106,22 @@ class DeviceAllocator final : public Allocator {
 
  private:
   void* allocate(size_t bytes, device::StreamRef stream) override { return arena_->allocate(bytes, stream); }
-  void* allocate_for_run(size_t bytes) override { return allocate(bytes, Ep::stream_of_run(*arena_)); }
+  void* allocate_for_run(size_t bytes) override { return allocate(bytes, Ep::foresee_stream_of_run(*arena_)); }
   void* reserve(size_t bytes) override { return arena_->reserve(bytes); }
   // Inside of a run only the stream that it was made for has seen it. Afterwards it is the application's, which may
   // have handed it to another session.
-  void free(void* address) noexcept override { arena_->free(address, Ep::thread_runs_in(*arena_)); }
+  void free(void* address) noexcept override {
+    arena_->free(address, Ep::thread_runs_in(*arena_), Ep::stream_foreseen_wrongly(*arena_));
+  }
   void shrink() override { arena_->shrink(); }
   // Before the first node of a run it also wants a block for what an earlier run has made, and goes on without; that is
   // no larger than all that there was then.
-  bool is_for_feed(size_t bytes, const SyncStream* stream) const override {
-    return stream && stream->ep() && !stream->ep()->nodes_have_run() && bytes > arena_->stats().peak_in_use_bytes;
+  bool is_for_feed(size_t bytes, const SyncStream* stream) const noexcept override {
+    try {
+      return stream && stream->ep() && !stream->ep()->nodes_have_run() && bytes > arena_->stats().peak_in_use_bytes;
+    } catch (const std::exception&) {  // the device has failed
+      return false;
+    }
   }
   Stats stats() const override {
     const memory::Stats s = arena_->stats();
@@ -146,7 +153,11 @@ class PinnedAllocator final : public Allocator {
   void* allocate_for_run(size_t bytes) override { return allocate(bytes, {}); }
   void* reserve(size_t bytes) override { return allocate(bytes, {}); }
   void free(void* address) noexcept override {
-    const device::Current current(device());
+    std::optional<device::Current> current;
+    try {
+      current.emplace(device());
+    } catch (const std::exception&) {  // the driver is gone, as the pool finds, too
+    }
     pool_->free(address);
   }
   void shrink() override {
@@ -208,7 +219,12 @@ void* PinnedPool::allocate(size_t bytes) {
     kept_.erase(kept);
   } else {
     const device::RelaxedCapture relaxed;  // page-locking memory is no work of any stream
-    address = device::allocate_pinned(rounded);
+    try {
+      address = device::allocate_pinned(rounded);
+    } catch (const Error& error) {
+      if (error.code() != Code::out_of_memory || !give_back()) throw;
+      address = device::allocate_pinned(rounded);
+    }
     sizes_.emplace(address, rounded);
     stats_.held_bytes += rounded;
     ++stats_.driver_allocations;
@@ -271,6 +287,12 @@ void PinnedPool::let_go(const void* block) noexcept {
 void PinnedPool::shrink() {
   const std::lock_guard lock(mutex_);
   ++stats_.shrinks;
+  give_back();
+}
+
+// What is kept and idle; false if there was nothing.
+bool PinnedPool::give_back() {
+  bool any = false;
   const device::RelaxedCapture relaxed;
   for (auto kept = kept_.begin(); kept != kept_.end();) {
     const auto& [bytes, block] = *kept;
@@ -282,7 +304,9 @@ void PinnedPool::shrink() {
     sizes_.erase(block.address);
     stats_.held_bytes -= bytes;
     kept = kept_.erase(kept);
+    any = true;
   }
+  return any;
 }
 
 PinnedPool::Stats PinnedPool::stats() const {

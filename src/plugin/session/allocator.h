@@ -41,6 +41,8 @@ class PinnedPool : public memory::Retainable {
   Stats stats() const;
 
  private:
+  bool give_back();  // with the mutex
+
   struct ByGraphs {
     int graphs = 0;
     bool given_up = false;  // by its owner

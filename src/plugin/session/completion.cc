@@ -34,6 +34,7 @@ void Completion::write(std::span<const device::StreamRef> streams, FaultCells& f
       parts_.push_back({stream, device::Event(stream.device()), new (reported) device::FaultCell});
     }
     Part& part = parts_[used_++];
+    if (part.stream.device() != stream.device()) part.event = device::Event(stream.device());
     part.stream = stream;
     part.may_report = faults.take(stream, part.reported);
     part.event.record(stream);

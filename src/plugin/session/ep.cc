@@ -122,6 +122,7 @@ Ep::Ep(std::shared_ptr<Registration> registration, Options options, Log log, std
     store_ = std::make_shared<automatic::GraphStore>(device(), arena_, captures ? size_t(options_.auto_graph_limit) : 0,
                                                      recorder_);
     arena_->add(store_);
+    memory::listen(store_);
   }
   if (graphs_ || (store_ && store_->captures()))
     compiler_ = std::make_shared<device::Compiler>(

@@ -97,8 +97,11 @@ class Ep : public OrtEp {
   void note_copy(device::StreamRef stream, bool is_upload);
   // Whether the calling thread is in a run of a session whose memory is in the arena.
   static bool thread_runs_in(const memory::Arena& arena);
-  // Where the calling thread's run works, if it is of a session whose memory is in the arena and its stream is known.
-  static device::StreamRef stream_of_run(const memory::Arena& arena);
+  // Where the calling thread's run works, if it is of a session whose memory is in the arena and its stream is known;
+  // but a run that was given a stream tells of it with its first node. Then `stream_foreseen_wrongly()` is what was
+  // said before: that stream's memory is in use on another one.
+  static device::StreamRef foresee_stream_of_run(const memory::Arena& arena);
+  static device::StreamRef stream_foreseen_wrongly(const memory::Arena& arena);
   // Makes `later` wait for what the run that the calling thread is in, if any, has enqueued.
   static void order_after_run(device::StreamRef later);
   // A node failed in the calling thread's run: what it has captured so far is worth nothing.
@@ -153,6 +156,7 @@ class Ep : public OrtEp {
   void replay(int id);
   void set_dynamic_option(const std::string& key, const std::string& value);
   void profile(const std::string& value);
+  device::StreamRef own_stream();
   device::StreamRef find_stream(void* handle, const OrtKernelContext* context);
   void let_go(device::StreamRef stream) noexcept;
   device::StreamRef begin_work(void* handle, const OrtKernelContext* context);

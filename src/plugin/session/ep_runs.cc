@@ -1,5 +1,6 @@
 // Runs of a session: what the calling thread is in the middle of, where its work goes, and how it is waited for.
 #include <algorithm>
+#include <memory>
 #include <span>
 #include <utility>
 
@@ -29,6 +30,9 @@ struct Run {
   };
   std::vector<Known> streams;  // where its kernels go
   uint64_t uploads = 0;
+  // The stream that memory was made for before a node told its own, and whether nodes are on one of the application's.
+  device::StreamRef foreseen;
+  bool elsewhere = false;
 };
 
 // The calling thread's, one inside the other: a node of one session may run another session.
@@ -76,13 +80,25 @@ bool Ep::thread_runs_in(const memory::Arena& arena) {
   return run && run->ep->arena_.get() == &arena;
 }
 
-device::StreamRef Ep::stream_of_run(const memory::Arena& arena) {
+device::StreamRef Ep::foresee_stream_of_run(const memory::Arena& arena) {
   if (!thread_runs_in(arena)) return {};
-  Ep& ep = *runs.innermost()->ep;
-  if (ep.graphs_) return ep.graphs_->stream();
-  if (ep.shared_) return ep.shared_->ref();
-  const std::lock_guard lock(ep.streams_mutex_);
-  return ep.streams_.size() == 1 ? ep.streams_.begin()->first->ref() : device::StreamRef();
+  Run& run = *runs.innermost();
+  if (!run.elsewhere) run.foreseen = run.ep->own_stream();
+  return run.elsewhere ? device::StreamRef() : run.foreseen;
+}
+
+device::StreamRef Ep::stream_foreseen_wrongly(const memory::Arena& arena) {
+  if (!thread_runs_in(arena)) return {};
+  const Run& run = *runs.innermost();
+  return run.elsewhere ? run.foreseen : device::StreamRef();
+}
+
+// Null if there are several.
+device::StreamRef Ep::own_stream() {
+  if (graphs_) return graphs_->stream();
+  if (shared_) return shared_->ref();
+  const std::lock_guard lock(streams_mutex_);
+  return streams_.size() == 1 ? streams_.begin()->first->ref() : device::StreamRef();
 }
 
 bool Ep::nodes_have_run() const {
@@ -219,10 +235,7 @@ device::Stream Ep::give_stream() {
   return std::move(*stream);
 }
 
-void Ep::let_go(device::StreamRef stream) noexcept {
-  if (store_) store_->forget(stream);
-  memory::delist(stream);
-}
+void Ep::let_go(device::StreamRef stream) noexcept { memory::delist(stream); }
 
 graph::SharedStream::Turn Ep::turn() const {
   // Older hosts don't tell whether a run has several threads, which would wait for each other.
@@ -289,6 +302,10 @@ device::StreamRef Ep::find_stream(void* handle, const OrtKernelContext* context)
       "own; give the stream as the provider option user_compute_stream instead";
   if (capturing() && graphs_->refuse(kWhy)) fail(Code::capture_forbidden, kWhy);
   ran_elsewhere_ = true;
+  if (Run* const run = runs.of(this); run && !run->elsewhere) {
+    run->elsewhere = true;
+    if (const memory::Tail tail = run->foreseen ? memory::tail(run->foreseen) : nullptr) given.wait(*tail);
+  }
   return given;
 }
 
@@ -306,6 +323,8 @@ void Ep::start_run(const OrtRunOptions* options) {
   run.captured = capturing();
   run.streams.clear();
   run.uploads = 0;
+  run.foreseen = {};
+  run.elsewhere = false;
 }
 
 void Ep::end_run(const OrtRunOptions* options, bool synchronous) {
@@ -320,6 +339,9 @@ void Ep::end_run(const OrtRunOptions* options, bool synchronous) {
     return;
   }
   const auto is_the_threads = [&](device::StreamRef stream) { return graphs_ && stream == graphs_->stream(); };
+  // The stream's turn goes to others whatever fails; a failed copy may have ended it before.
+  const auto end_turn = [](graph::SharedStream* shared) { shared->end_run(); };
+  std::unique_ptr<graph::SharedStream, decltype(end_turn)> turn(!graphs_ && run ? shared_.get() : nullptr, end_turn);
   Completion* const completion = synchronous ? nullptr : completion_of(options);
   // Of a run that is spread over threads this one doesn't know the streams, and a replay tells nothing of its end.
   const bool knows_streams = run && !graphs_ && !has_stray_work_;
@@ -331,7 +353,7 @@ void Ep::end_run(const OrtRunOptions* options, bool synchronous) {
     for (const auto& known : used) streams.push_back(known.stream);
     completion->write(streams, faults_);
   }
-  if (!graphs_ && run && shared_) shared_->end_run();  // a failed copy may have ended it before
+  turn.reset();
   // The streams' Flush, which follows, waits too; but nobody hears what it finds.
   if (!synchronous) return;
   if (!knows_streams) synchronize();
