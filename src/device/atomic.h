@@ -1,4 +1,4 @@
-// Atomic changes of values of any type in device memory, beside the additions and maxima of device/launch.h.
+// Atomic changes of values of any type in device memory, beside the additions of device/launch.h.
 #pragma once
 #include <bit>
 #include <cstdint>

@@ -12,7 +12,6 @@ struct TypeList {};
 using device::BFloat16;
 using device::Half;
 using FloatList = TypeList<float, Half, BFloat16, double>;
-using SignedList = TypeList<int8_t, int16_t, int32_t, int64_t>;
 using UnsignedList = TypeList<uint8_t, uint16_t, uint32_t, uint64_t>;
 using NumberList =
     TypeList<float, Half, BFloat16, double, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t>;

@@ -54,6 +54,7 @@ void store(const Tensor& tensor, const std::vector<V>& values) {
 
 // Where each element of `to` is in what is broadcast to it.
 std::vector<size_t> places(const Shape& from, const Shape& to) {
+  if (to.count() == 0) return {};
   const std::vector<int64_t> strides = strides_of(from);
   std::vector<size_t> found{0};
   for (int i = 0; i < to.rank(); ++i) {
@@ -219,6 +220,7 @@ class Gather : public Op {
     dims.erase(dims.begin() + axis);
     dims.insert(dims.begin() + axis, indices.shape.dims().begin(), indices.shape.dims().end());
     const Tensor y = context.output(0, Shape(dims));
+    if (y.count() == 0) return;
     const size_t bytes = size_t(x.shape.count(axis + 1, x.shape.rank())) * device::size_bytes(x.type);
     const int64_t dim = x.shape[axis];
     char* to = y.as<char>();

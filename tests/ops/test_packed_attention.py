@@ -140,6 +140,14 @@ def test_padding(counts, rows, width, dtype):
     check(Case("RestorePadding", [floats(sum(counts), width), offsets], reference=restored, **more))
 
 
+def test_places_that_no_offset_names_are_padding():
+    def restored(packed, offsets):
+        return [np.concatenate([packed, np.zeros((3, 8), packed.dtype)]).reshape(2, 2, 8)]
+
+    inputs = [floats(1, 8), Const(np.int32([[0, 3], [3, 3]]))]
+    check(Case("RestorePadding", inputs, reference=restored, family="exact", **DOMAIN))
+
+
 def test_refusals():
     x = floats(2, 3, 8)
     fails("RemovePadding", [x, ints(1, 4)], {}, "sequence_token_count has 4", outputs=4, **DOMAIN)

@@ -31,6 +31,14 @@ def resize(x, scales=None, sizes=None, roi=None, opset=19, **attrs):
     return Case("Resize", inputs, attrs, opset=opset, family=family, name=name)
 
 
+def test_positions_that_floats_round_up():
+    """The last of more than 2^24, which no float is."""
+    x = np.zeros((1, 1, 2**24 + 4, 1), np.float32)
+    x[:, :, -4:] = 3
+    case = resize(x, sizes=(1, 1, 2, 1), mode="linear", coordinate_transformation_mode="align_corners")
+    check(replace(case, dtype="float16"))
+
+
 SCALES = [(1, 1, 2, 2), (1, 1, 0.55, 0.7), (1, 1, 1.7, 2.3), (1, 1, 1, 3), (1, 1, 2, 0.5)]
 
 

@@ -85,6 +85,11 @@ def test_attributes_that_make_no_sense(wrong):
     declined("TfIdfVectorizer", [np.int64([1, 2])], {**POOL, **wrong})
 
 
+def test_columns_beyond_what_weights_have_room_for():
+    vast = {**POOL, "ngram_indexes": [0, 1, 2, 3, 4, 2**31 - 2], "mode": "TFIDF"}
+    declined("TfIdfVectorizer", [np.int64([1, 2])], {**vast, **WEIGHTS})
+
+
 def test_grams_of_one_column():
     shared = {**POOL, "ngram_indexes": [3, 0, 1, 0, 3, 1], "mode": "TFIDF"}
     check(vectorizer(tokens(5, 40), **shared))

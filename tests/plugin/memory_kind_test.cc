@@ -12,8 +12,6 @@ struct OrtMemoryDevice {
 namespace encore::plugin {
 namespace {
 
-using ::testing::HasSubstr;
-
 // The questions as onnxruntime answers them.
 const OrtEpApi& answers() {
   static const OrtEpApi api = [] {

@@ -93,6 +93,18 @@ def test_how_often_a_tensor_is_repeated_is_counted_inside():
     )
 
 
+@pytest.mark.parametrize("places", ["r = Reshape <allowzero = 1> (a, all)", "r = Gather <axis = 1> (a, none)"])
+def test_sizes_may_be_computed_of_vast_tensors_of_nothing(places):
+    """[2^40, 0] has no elements, and nothing is to be done for each of its rows."""
+    text = f"""(float[n, m] x) => (float[k] y) <int64[1] one = {{1}}, int64[2] vast = {{1099511627776, 0}},
+                 int64[0] none = {{}}, int64[1] all = {{0}}, int64[1] flat = {{-1}}> {{
+                 e = ConstantOfShape <value: tensor = int64[1] {{1}}> (vast) s = Shape(x) rows = Slice(s, all, one)
+                 a = Add(e, rows) {places} c = Reshape <allowzero = 1> (r, all)
+                 t = Concat <axis = 0> (c, flat) y = Reshape(x, t) }}"""
+    session = es.make_session(model(text), regions=1)
+    np.testing.assert_array_equal(session.run(None, X[0])[0], X[0]["x"].reshape(-1))
+
+
 def test_what_waits_for_sizes_is_none_of_them():
     check(
         """(float[n, m] x) => (float[k] y) { a = Relu(x) b = Neg(a) u = Unique(b) c = Exp(u) y = Abs(c) }""",

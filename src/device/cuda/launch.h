@@ -228,30 +228,6 @@ DEVICE_FN T atomic_add(T* to, T value) {
   else
     return atomicAdd(to, value);
 }
-template <class T>
-DEVICE_FN T atomic_max(T* to, T value) {
-  if constexpr (std::is_integral_v<T>) {
-    using Long = std::conditional_t<std::is_signed_v<T>, long long, unsigned long long>;
-    if constexpr (sizeof(T) == 8)
-      return T(atomicMax(reinterpret_cast<Long*>(to), Long(value)));
-    else
-      return atomicMax(to, value);
-  } else {
-    using Word = std::conditional_t<sizeof(T) == 8, unsigned long long, unsigned>;
-    static_assert(sizeof(T) == sizeof(Word));
-    Word raw, wanted;
-    memcpy(&wanted, &value, sizeof(T));
-    T seen = *static_cast<volatile T*>(to);
-    while (seen < value) {
-      memcpy(&raw, &seen, sizeof(T));
-      const Word before = raw;
-      raw = atomicCAS(reinterpret_cast<Word*>(to), before, wanted);
-      memcpy(&seen, &raw, sizeof(T));
-      if (raw == before) break;
-    }
-    return seen;
-  }
-}
 // Writes `value` if `*to` holds `expected`; returns what it held. The host may look at `to` meanwhile.
 DEVICE_FN int atomic_exchange_if(int* to, int expected, int value) { return atomicCAS(to, expected, value); }
 

@@ -119,14 +119,6 @@ template <class T>
 T atomic_add(T* to, T value) {
   return std::atomic_ref<T>(*to).fetch_add(value, std::memory_order_relaxed);
 }
-template <class T>
-T atomic_max(T* to, T value) {
-  std::atomic_ref<T> cell(*to);
-  T seen = cell.load(std::memory_order_relaxed);
-  while (seen < value && !cell.compare_exchange_weak(seen, value, std::memory_order_relaxed)) {
-  }
-  return seen;
-}
 // Writes `value` if `*to` holds `expected`; returns what it held.
 inline int atomic_exchange_if(int* to, int expected, int value) {
   std::atomic_ref<int>(*to).compare_exchange_strong(expected, value);

@@ -16,8 +16,6 @@
 
 namespace encore::ops {
 
-using device::FaultRef;
-
 inline constexpr int kMostInputs = 4;
 struct WalkedDim {
   int64_t size, strides[kMostInputs];  // strides in elements

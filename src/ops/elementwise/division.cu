@@ -9,6 +9,7 @@ namespace encore::ops {
 namespace {
 
 using device::FaultKind;
+using device::FaultRef;
 
 struct Division : scalar::Quotient {
   static constexpr FaultKind kFault = FaultKind::divide_by_zero;

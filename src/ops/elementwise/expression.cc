@@ -214,7 +214,6 @@ class Reader {
 
 }  // namespace
 
-int operands_of(ScalarFunction function) { return row_of(function).operands; }
 const char* name(ScalarFunction function) { return row_of(function).name; }
 bool is_of_integers(ScalarFunction function) {
   return std::ranges::find(kOfIntegers, function) != std::end(kOfIntegers);

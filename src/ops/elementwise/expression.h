@@ -11,7 +11,6 @@
 
 namespace encore::ops {
 
-int operands_of(ScalarFunction function);
 const char* name(ScalarFunction function);  // in an expression's text
 bool is_of_integers(ScalarFunction function);
 bool is_division(ScalarFunction function);  // or what is left by one

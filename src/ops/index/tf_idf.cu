@@ -16,6 +16,7 @@ namespace {
 using device::Divider;
 
 constexpr int kLongestGram = 16;
+constexpr int64_t kMostWeighedColumns = int64_t(1) << 24;
 
 // The n-grams of one length, in ascending order.
 struct Grams {
@@ -162,6 +163,9 @@ class TfIdfVectorizer : public Op {
     const auto weights = *node.find_floats("weights");
     require(weights.size() == indexes.size(), "there are ", weights.size(), " weights for ", indexes.size(),
             " n-grams");
+    if (columns_ > kMostWeighedColumns)
+      fail(Code::not_supported, "ngram_indexes has ", columns_ - 1, "; with weights it may be ",
+           kMostWeighedColumns - 1, " at most");
     // What was counted in a column is multiplied by one weight.
     std::vector<size_t> grams(size_t(columns_), weights.size());
     weights_.assign(size_t(columns_), 0);

@@ -92,7 +92,7 @@ class MatMul : public NormableProduct {
     gemm.alpha = alpha_;
     gemm.tf32 = tf32_;
     gemm.constant_b = constant_b_;
-    if (gated_) return gate(context, gemm, left.matrices, right.matrices, out, batch);
+    if (gated_) return gate(context, gemm, left.matrices, right.matrices, bias, out, batch);
     batched_product(context, gemm, left.matrices, right.matrices, part_.begin_in(out), batch,
                     bias ? bias->data : nullptr, residual ? residual->data : nullptr, activation_);
   }
@@ -114,14 +114,15 @@ class MatMul : public NormableProduct {
 
  private:
   // Of a constant matrix, by which all rows are multiplied.
-  void gate(Context& context, const device::Gemm& gemm, const Matrices& left, const Matrices& right, const Tensor& out,
-            const Shape& batch) const {
+  void gate(Context& context, const device::Gemm& gemm, const Matrices& left, const Matrices& right, const Tensor* bias,
+            const Tensor& out, const Shape& batch) const {
     const Tensor &a = context.input(0), &b = context.input(1);
     const device::GemvMore more{.gated = true};
-    if (const auto few = few_rows(context, a, b, nullptr, more))
-      return device::gemv(context.stream(), few->gemm, a.data, b.data, nullptr, out.data, nullptr, few->way, more);
+    const void* const added = bias ? bias->data : nullptr;
+    if (const auto few = few_rows(context, a, b, bias, more))
+      return device::gemv(context.stream(), few->gemm, a.data, b.data, nullptr, out.data, added, few->way, more);
     void* const both = context.scratch(2 * out.bytes());
-    batched_product(context, gemm, left, right, both, batch);
+    batched_product(context, gemm, left, right, both, batch, added);
     gate_of_both(context.stream(), out.type, both, out.data, out.count());
   }
 

@@ -89,9 +89,9 @@ struct Interpolation {
       return T(value);
   }
   DEVICE_FN void linear(const ResizeAxis& axis, C position, int64_t (&offsets)[kTaps], C (&weights)[kTaps]) const {
-    const C last = C(axis.in - 1);
+    const C last = C(axis.in - 1);  // perhaps rounded up
     position = position > C(0) ? (position < last ? position : last) : C(0);
-    const int low = int(position);
+    const int low = position < last ? int(position) : axis.in - 1;
     offsets[0] = low;
     offsets[1] = low + 1 < axis.in ? low + 1 : low;
     weights[1] = position - C(low);

@@ -18,7 +18,6 @@ namespace {
 
 using device::Block;
 using device::Compute;
-using device::NoShared;
 using device::Pack;
 using device::PerThread;
 

@@ -18,7 +18,6 @@ namespace {
 using device::Block;
 using device::FragmentC;
 using device::Granule;
-using device::Pack;
 using device::PerThread;
 
 constexpr int kRows = 8, kMostRows = 64;

@@ -12,10 +12,15 @@ Shape bias_shape(Context& context, const Attend& problem) {
 
 Shape blind_shape(const Shape& bias) { return bias.count() == 0 ? Shape{0} : Shape{bias[0], bias[1], bias[2]}; }
 
+void check_sizes(const Attend& p) {
+  require(p.queries < kSizeCap && p.keys < kSizeCap && p.heads < kSizeCap && p.head_size < kSizeCap &&
+              p.value_size < kSizeCap && p.queries * (p.heads / p.kv_heads) < kSizeCap,
+          "attention of ", p.heads, " heads of ", p.head_size, " and ", p.value_size, ", ", p.queries, " queries and ",
+          p.keys, " keys is more than there are kernels for");
+}
+
 void attend(Context& context, const Attend& problem) {
-  require(problem.queries < kSizeCap && problem.keys < kSizeCap && problem.heads < kSizeCap &&
-              problem.queries * (problem.heads / problem.kv_heads) < kSizeCap,
-          "attention of ", problem.queries, " queries and ", problem.keys, " keys is more than there are kernels for");
+  check_sizes(problem);
   if (problem.batch == 0 || problem.heads == 0 || problem.queries == 0) return;
   if (problem.k_codes) {
     if (suits_quantized_cache(problem)) return attend_quantized_cache(context, problem);

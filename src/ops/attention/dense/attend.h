@@ -81,6 +81,7 @@ struct Attend {
 };
 
 // A query that sees no key gets zeros. Lengths out of range are reported, and cut to what there is.
+void check_sizes(const Attend& problem);  // throws if they are more than kernels count
 void attend(Context& context, const Attend& problem);
 // Of cleared scratch: what libraries keep account in of who has which tile.
 inline constexpr size_t kAttentionClears = 256;

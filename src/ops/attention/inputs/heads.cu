@@ -152,6 +152,7 @@ void HeadMoves::launch() const {
     const int64_t packs = (move.size + kPack - 1) / kPack;
     const int64_t count = checked_product(checked_product(move.batch, move.heads), checked_product(move.rows, packs));
     if (count == 0) continue;
+    require(move.size < kIntCap, "heads of ", move.size, " are more than there are kernels for");
     require(parts < kMostMoves, "there are more than ", kMostMoves, " moves");
     end += count;
     const auto* const bias = static_cast<const T*>(move.bias);

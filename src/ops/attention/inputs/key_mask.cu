@@ -163,6 +163,7 @@ void combine(Context& context, Attend& p, const KeyMask& mask, float filter) {
 }  // namespace
 
 void add_masks(Context& context, Attend& p, const Tensor* mask, const Tensor* bias, float filter) {
+  check_sizes(p);
   if (bias) set_bias(p.mask, p, *bias);
   if (!mask) return;
   const KeyMask read_mask = read(p, *mask);

@@ -6,6 +6,7 @@
 
 #include "device/divide.h"
 #include "device/fault.h"
+#include "device/memory.h"
 #include "device/transform.h"
 #include "ops/dispatch.h"
 #include "ops/registry.h"
@@ -115,6 +116,7 @@ class RestorePadding : public Op {
             "input has shape ", input.shape.str(), " and token_offset ", offsets.shape.str(),
             "; both must be matrices, the latter of as many numbers at least as there are rows of the former");
     const Tensor y = context.output(0, {offsets.shape[0], offsets.shape[1], input.shape[1]});
+    device::fill(context.stream(), y.data, 0, y.bytes());  // places that no offset names
     move_rows(context, {input.data, y.data, offsets.as<const int32_t>(), offsets.count(), input.shape[0],
                         offsets.count(), input.shape[1], input.type, true});
   }

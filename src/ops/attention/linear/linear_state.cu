@@ -61,7 +61,8 @@ struct AttendLinearly {
       }
     });
     const int changes = !p.changes ? 0 : count_changes(batch, at.tokens);
-    float* const into = p.changes + batch * p.most_changes * (p.heads * (1 + p.columns) + key_heads * p.rows);
+    const int64_t of_change = p.heads * (1 + int64_t(p.columns)) + int64_t(key_heads) * p.rows;
+    float* const into = p.changes + batch * p.most_changes * of_change;
     for (int64_t i = 0; i < at.tokens; ++i) {
       const int slot = int(i % ahead);
       if (slot == 0) load(b, at, i);
@@ -223,7 +224,8 @@ struct AttendLinearly {
   DEVICE_FN void note(const Shared& s, int t, const Here& at, float* into, int64_t i, int slot, float change) const {
     const int column = at.first + t % kColumns;
     if (t < kColumns && column < p.columns)
-      into[p.most_changes * (p.heads + key_heads * p.rows) + (i * p.heads + at.in_batch) * p.columns + column] = change;
+      into[p.most_changes * (p.heads + int64_t(key_heads) * p.rows) + (i * p.heads + at.in_batch) * p.columns +
+           column] = change;
     if (at.first != 0) return;
     if (t == 0) into[i * p.heads + at.in_batch] = s.kept[slot][0];
     if (at.in_batch % p.key_share != 0) return;

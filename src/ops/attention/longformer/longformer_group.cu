@@ -13,7 +13,6 @@ namespace {
 
 using device::Block;
 using device::FragmentC;
-using device::Pack;
 using device::PerThread;
 using device::Warp;
 

@@ -4,6 +4,7 @@
 
 #include "device/divide.h"
 #include "device/fault.h"
+#include "device/memory.h"
 #include "device/transform.h"
 #include "ops/attention/inputs/heads.h"
 #include "ops/dispatch.h"
@@ -33,8 +34,8 @@ struct BiasOfDistance {
     const int64_t distance = !after ? -ahead : both_ways ? ahead : 0;
     int bucket = int(distance);
     if (distance >= exact) {
-      bucket = exact + int(std::log(float(distance) / float(exact)) / per_log * float(side - exact));
-      if (bucket > side - 1) bucket = side - 1;
+      const float further = std::log(float(distance) / float(exact)) / per_log * float(side - exact);
+      bucket = further < float(side - 1 - exact) ? exact + int(further) : side - 1;
     }
     if (both_ways && after) bucket += side;
     y[i] = table[head * buckets + bucket];
@@ -179,12 +180,15 @@ class GatedRelativePositionBias : public Op {
             " numbers are wanted");
     require(whole == Shape{1, heads_, rows, rows}, "rel_pos has shape ", whole.str(), "; [1,", heads_, ",", rows, ",",
             rows, "] is wanted");
+    require(size < kIntCap / 2 && weight.shape[1] < kIntCap, "query_layer has shape ", shape.str(), " and weight ",
+            weight.shape.str(), "; that is more than there are kernels for");
     const Tensor y = context.output(0, {batch, heads_, rows, rows});
     if (y.count() == 0) return;
 
     const int64_t count = checked_product(all, heads_);
     auto* const sums = static_cast<float*>(context.scratch(size_t(2 * size + 2) * sizeof(float)));
     auto* const gates = static_cast<float*>(context.scratch(size_t(count) * sizeof(float)));
+    if (offsets) device::fill(context.stream(), gates, 0, size_t(count) * sizeof(float));  // some may name no place
     dispatch(TypeList<float, Half>{}, y.type, [&]<class T> {
       using Gate = GateBias<T>;
       constexpr int kPack = Gate::kPack;

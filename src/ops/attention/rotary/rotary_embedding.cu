@@ -158,6 +158,8 @@ RotaryAttributes::RotaryAttributes(const NodeInfo& node, int cos_cache)
 }
 
 void rotate(Context& context, const Rotation& r) {
+  require(r.size < kIntCap && r.rows < kIntCap, "rotations of ", r.rows, " rows and heads of ", r.size,
+          " are more than there are kernels for");
   dispatch(TypeList<float, Half, BFloat16>{}, r.type, [&]<class T> {
     constexpr int kPack = device::pack_size<T>();
     PairLayout layout;

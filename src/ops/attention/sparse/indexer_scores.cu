@@ -14,7 +14,6 @@ namespace {
 
 using device::Block;
 using device::Pack;
-using device::PerThread;
 
 constexpr int kThreads = 256, kTile = 64, kRows = 32, kSide = 16;
 constexpr int kKeys = kTile / kSide, kOwn = kRows * kSide / kThreads;  // keys and rows of a thread
