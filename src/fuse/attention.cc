@@ -34,10 +34,10 @@ class Search {
   explicit Search(const Match& match) : match_(match), symbols_(match), links_(match) {}
 
   std::optional<Attention> around(int softmax) {
-    if (!match_.is(softmax, "Softmax")) return std::nullopt;
+    if (!is_softmax_of_rows(match_, softmax)) return std::nullopt;
     const Step& at = match_.step(softmax);
     const auto axes = match_.rank(at.inputs[0]);
-    if (!axes || *axes < 3 || *axes > 5 || !is_along_the_last(*at.node, *axes)) return std::nullopt;
+    if (*axes < 3 || *axes > 5) return std::nullopt;
     Type type = Type::undefined;
     auto core = before(softmax, type);
     if (!core || !complete(at.outputs[0], type, *core)) return std::nullopt;
@@ -50,7 +50,8 @@ class Search {
     if (core->mask >= 0 &&
         (match_.value(core->mask).type != type || match_.rank(core->mask).value_or(*axes + 1) > *axes))
       return std::nullopt;
-    if (*axes == 5 && !are_windows(q, k, core->v, core->product_y)) return std::nullopt;
+    if (*axes == 5 && (!are_windows(q, k, core->v, core->product_y) || !suits_windows(core->mask, q)))
+      return std::nullopt;
     auto made = joined(
         *core, {q, k, core->v},
         {links_.above(q, Links::Factors::taken), links_.above(k, Links::Factors::taken), links_.above(core->v)}, *axes);
@@ -162,6 +163,15 @@ class Search {
     return (*mask)[0] == 1 && (*mask)[1] > 0 && (*mask)[1] == (*seen)[1];
   }
 
+  // Whether a mask of these is one of their batch: for all, for each window alike in all images, or for each.
+  bool suits_windows(int mask, int q) const {
+    if (mask < 0) return true;
+    const auto &dims = symbols_.dims(mask), &like = symbols_.dims(q);
+    if (!dims) return false;
+    if (dims->size() < 4 || dims->front() == 1) return true;
+    return dims->size() == 5 && (*dims)[0] == (*like)[0] && (*dims)[1] == (*like)[1];
+  }
+
   // What a group lacks of shapes it would have to wait for.
   bool has_shape(int reshape) const { return !match_.plan().is_group || symbols_.constants(match_.step(reshape), 1); }
 
@@ -215,11 +225,6 @@ class Search {
       return where.outputs[0];
     }
     return -1;
-  }
-
-  static bool is_along_the_last(const NodeInfo& info, size_t rank) {
-    const int64_t axis = info.get_int("axis", info.since_version() < 13 ? 1 : -1);
-    return axis == -1 || axis == int64_t(rank) - 1;
   }
 
   // Of [image, window, head, row, size], the last three of which are known, with the same first two.

@@ -11,6 +11,9 @@ namespace encore::fuse {
 namespace {
 
 constexpr ops::Types kServed = ops::kHalves | ops::Types{Type::f32};
+// Weights that are rounded lose as much of what a norm would have removed before as of what is left. That may be four
+// bits more.
+constexpr double kMostRemoved = 16;
 
 int add_constant(Match& match, std::string name, Type type, const std::vector<double>& numbers,
                  const std::vector<int64_t>& dims) {
@@ -81,6 +84,8 @@ NormRows rows_of_norm(const Match& match, const Step& step, int64_t channels) {
   for (size_t c = 0; c < scale.size(); ++c) {
     rows.factors.push_back(scale[c] / std::sqrt(variance[c] + epsilon));
     rows.summands.push_back(shift[c] - mean[c] * rows.factors.back());
+    rows.sizes.push_back(std::abs(scale[c]) + std::abs(shift[c]));
+    rows.means.push_back(std::abs(mean[c] * rows.factors.back()));
   }
   return rows;
 }
@@ -99,10 +104,11 @@ void fold_batch_norm(Match& match, int norm) {
   const NormRows rows = rows_of_norm(match, step, columns);
   if (rows.factors.empty() || !kServed.has(weights.type) || match.value(x).type != weights.type) return;
   auto scaled = scaled_columns(*weights.constant, rows.factors);
-  if (!scaled) return;
+  auto summands = own_finite_numbers(weights.type, ops::Shape{columns}, rows.summands);
+  if (!scaled || !summands) return;
   const std::string name = match.node(product).name() + " and " + match.node(norm).name();
   const int scaled_weights = match.add_constant(weights.name, std::move(scaled)),
-            bias = add_constant(match, name + "'s summands", weights.type, rows.summands, {columns});
+            bias = match.add_constant(name + "'s summands", std::move(summands));
   match.substitute(y, x);
   match.remove(norm);
   match.replace({product},
@@ -132,16 +138,24 @@ void fold_batch_norm_ahead(Match& match, int norm) {
   if (rows.factors.empty()) return;
   std::vector<double> scaled = numbers_of(*weights.constant);
   std::vector<double> biases = given ? numbers_of(*given) : std::vector<double>(made);
+  std::vector<double> normed(made), removed(made);  // how large what a sum adds up is by far, and its means
   const size_t taps = scaled.size() / (made * channels);
   for (size_t i = 0; i < scaled.size(); ++i) {
     const size_t to = i / taps / channels, from = to / (made / groups) * channels + i / taps % channels;
+    normed[to] += std::abs(scaled[i]) * rows.sizes[from];
+    removed[to] += std::abs(scaled[i]) * rows.means[from];
     biases[to] += scaled[i] * rows.summands[from];
     scaled[i] *= rows.factors[from];
   }
+  for (size_t to = 0; to < made; ++to)
+    if (removed[to] > kMostRemoved * normed[to]) return;
+  auto scaled_weights = own_rows(weights.type, ops::Shape(*weights.dims), scaled);
+  auto all_biases = own_finite_numbers(weights.type, ops::Shape{int64_t(made)}, biases);
+  if (!scaled_weights || !all_biases) return;
   const std::string name = match.node(norm).name() + " and " + match.node(conv).name();
   inputs[0] = x;
-  inputs[1] = add_constant(match, weights.name, weights.type, scaled, *weights.dims);
-  inputs[2] = add_constant(match, name + "'s biases", weights.type, biases, {int64_t(made)});
+  inputs[1] = match.add_constant(weights.name, std::move(scaled_weights));
+  inputs[2] = match.add_constant(name + "'s biases", std::move(all_biases));
   const NodeInfo& node = match.node(conv);
   match.replace({norm, conv}, match.plan().step(operator_of(node), name, std::move(inputs), match.step(conv).outputs));
 }

@@ -265,6 +265,8 @@ void join_convolution_sum(Match& match, int conv) {
   const Value weights = match.value(match.step(wide).inputs[1]);
   auto summed = own_rows(weights.type, weights.constant->shape, summed_weights(match, *sum));
   if (!summed) return;
+  auto biases = own_finite_numbers(weights.type, ops::Shape{sum->weights[0]}, sum->biases);
+  if (!biases) return;
   std::ranges::sort(sum->steps);
   sum->steps.erase(std::unique(sum->steps.begin(), sum->steps.end()), sum->steps.end());
   std::string name;
@@ -272,8 +274,7 @@ void join_convolution_sum(Match& match, int conv) {
     if (is_conv(match, s)) name += (name.empty() ? "" : " and ") + match.node(s).name();
   inputs.push_back(match.add_constant(weights.name, std::move(summed)));
   if (std::ranges::any_of(sum->biases, [](double bias) { return bias != 0; }))
-    inputs.push_back(
-        match.add_constant(name + "'s biases", own_numbers(weights.type, ops::Shape{sum->weights[0]}, sum->biases)));
+    inputs.push_back(match.add_constant(name + "'s biases", std::move(biases)));
   const int last = sum->steps.back();
   match.replace(sum->steps, match.plan().step(operator_of(match.node(wide)), name, std::move(inputs),
                                               {match.step(last).outputs[0]}));

@@ -38,6 +38,11 @@ void make_product_of_einsum(Match& match, int einsum) {
   const std::string name = match.node(einsum).name();
   const int first = match.step(einsum).inputs[0], y_value = match.step(einsum).outputs[0];
   int second = match.step(einsum).inputs[1];
+  // A label may be 1 in one of them.
+  const auto& of_first = match.value(first).dims;
+  const auto& of_second = match.value(second).dims;
+  if (!of_first || !of_second || of_first->size() != a.size() || of_second->size() != b.size()) return;
+  if (const int64_t deep = of_first->back(); deep == -1 || deep != (*of_second)[batch + (is_turned ? 1 : 0)]) return;
   if (is_turned) {
     std::vector<int64_t> order(a.size());
     std::iota(order.begin(), order.end(), 0);

@@ -86,6 +86,7 @@ std::vector<int> square_of(const Match& match, int v, int x, double factor, Type
     const int square = squared(match, by->from, x);
     return square >= 0 ? std::vector{made, square} : std::vector<int>();
   }
+  if (std::ranges::count(match.step(made).inputs, x) != 1) return {};
   const int part = match.other(made, x);
   const auto by = part < 0 ? std::nullopt : scaled_to(match, part, factor, type);
   return by && by->from == x ? std::vector{made, match.maker(part)} : std::vector<int>();

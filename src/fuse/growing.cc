@@ -14,7 +14,6 @@ namespace encore::fuse {
 namespace {
 
 using ops::GrowingDim;
-using ops::InputAxis;
 
 bool is_one_of(const NodeInfo& node, std::span<const char* const> names) {
   return std::ranges::any_of(names, [&](const char* op) { return is_onnx(node, op); });

@@ -1,5 +1,8 @@
 // Scores that each head multiplies by a number of its own, in attention by cosines: queries are multiplied instead.
+#include <algorithm>
+
 #include "fuse/passes.h"
+#include "fuse/shape_symbols.h"
 #include "ops/registry.h"
 
 namespace encore::fuse {
@@ -12,6 +15,13 @@ bool is_of_heads(const Match& match, int v, size_t rank) {
   const auto& dims = match.value(v).dims;
   return match.value(v).is_constant && dims && dims->size() >= 3 && dims->size() <= rank && dims->back() == 1 &&
          (*dims)[dims->size() - 2] == 1;
+}
+
+// Whether there is a factor, or the one of all, for each of these, and no more.
+bool is_for_each(const Dims& factors, const std::optional<Dims>& of) {
+  if (!of || of->size() < factors.size()) return false;
+  return std::equal(factors.rbegin(), factors.rend(), of->rbegin(),
+                    [](int64_t factor, int64_t dim) { return factor == 1 || factor == dim; });
 }
 
 // Rows whose length is one, so that halves have room for their multiples; turned or not.
@@ -35,6 +45,7 @@ void scale_heads(Match& match, int product) {
   const int factors = match.other(scaling, scores);
   if (!is_of_heads(match, factors, *rank) ||
       match.value(scores).dims != match.value(match.step(scaling).outputs[0]).dims ||
+      !is_for_each(*match.value(factors).dims, match.value(step.inputs[0]).dims) ||
       !goes_to_a_softmax(match, match.step(scaling).outputs[0]))
     return;
   const std::string name = match.node(scaling).name();

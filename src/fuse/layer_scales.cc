@@ -45,11 +45,11 @@ void fold_layer_scale(Match& match, int product) {
   for (size_t i = 0; i < biases.size(); ++i) biases[i] *= numbers[i];
   for (double& number : numbers) number = std::ldexp(number, exponent);
   auto scaled = scaled_columns(*weights.constant, numbers);
-  if (!scaled) return;
+  auto scaled_bias = own_finite_numbers(weights.type, ops::Shape{std::ssize(biases)}, biases);
+  if (!scaled || !scaled_bias) return;
   const std::string name = node.name() + " and " + match.node(scale).name();
   std::vector<int> inputs{step.inputs[0], match.add_constant(weights.name, std::move(scaled))};
-  if (bias)
-    inputs.push_back(match.add_constant(name + "'s bias", own_numbers(weights.type, ops::Shape{columns}, biases)));
+  if (bias) inputs.push_back(match.add_constant(name + "'s bias", std::move(scaled_bias)));
   Operator op{ops::kOnnx, "MatMul", node.since_version()};
   if (exponent) op = {ops::kMicrosoft, "FusedMatMul", 1, {{"alpha", std::ldexp(1.f, -exponent)}}};
   match.replace({product, scale}, match.plan().step(std::move(op), name, std::move(inputs), match.step(scale).outputs));

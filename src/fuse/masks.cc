@@ -67,6 +67,15 @@ bool goes_to_a_softmax(const Match& match, int v) {
   return false;
 }
 
+bool is_softmax_of_rows(const Match& match, int s) {
+  if (!match.is(s, "Softmax")) return false;
+  const auto rank = match.rank(match.step(s).inputs[0]);
+  if (!rank || *rank == 0) return false;
+  const int64_t axis = match.node(s).get_int("axis", match.node(s).since_version() < 13 ? 1 : -1);
+  return axis == -1 || axis == int64_t(*rank) - 1;
+}
+
+// Not ahead of another mask: where that hides what this one has left, the softmax is of what both have hidden.
 void add_chosen_mask(Match& match, int where) {
   if (!match.is(where, "Where")) return;
   const Step& step = match.step(where);
@@ -79,7 +88,9 @@ void add_chosen_mask(Match& match, int where) {
       match.value(y).is_output)
     return;
   const auto number = match.number(step, 1, dims->size());
-  if (!number || !(*number <= kHides) || !goes_to_a_softmax(match, y)) return;
+  if (!number || !(*number <= kHides)) return;
+  const int cast = match.only_reader(y, "Cast");
+  if (!is_softmax_of_rows(match, match.only_reader(cast < 0 ? y : match.step(cast).outputs[0]))) return;
   const std::span hidden(hides->as<const bool>(), size_t(hides->count()));
   if (std::ranges::count(hidden, true) == 0) {
     match.substitute(y, scores);

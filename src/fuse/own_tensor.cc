@@ -1,6 +1,7 @@
 #include "fuse/own_tensor.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -88,6 +89,12 @@ std::shared_ptr<OwnTensor> own_numbers(Type type, const ops::Shape& shape, const
     for (const double number : numbers) *at++ = std::remove_pointer_t<decltype(at)>(float(number));
   });
   return made;
+}
+
+std::shared_ptr<OwnTensor> own_finite_numbers(Type type, const ops::Shape& shape, const std::vector<double>& numbers) {
+  auto made = own_numbers(type, shape, numbers);
+  const std::vector<double> rounded = numbers_of(made->view);
+  return std::ranges::all_of(rounded, [](double number) { return std::isfinite(number); }) ? made : nullptr;
 }
 
 std::shared_ptr<OwnTensor> own_rows(Type type, const ops::Shape& shape, const std::vector<double>& numbers) {

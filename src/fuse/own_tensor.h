@@ -17,6 +17,9 @@ std::shared_ptr<OwnTensor> own(ops::Type type, const ops::Shape& shape, const vo
 std::shared_ptr<OwnTensor> own_ints(const std::vector<int64_t>& list);
 // Each rounded to a float, and then to the type; zeros if there are none.
 std::shared_ptr<OwnTensor> own_numbers(ops::Type type, const ops::Shape& shape, const std::vector<double>& numbers);
+// Likewise; nothing if one of them is beyond the type's numbers then.
+std::shared_ptr<OwnTensor> own_finite_numbers(ops::Type type, const ops::Shape& shape,
+                                              const std::vector<double>& numbers);
 
 // Likewise, of halves or floats. Nothing if more is lost in some row, which is all of a place along the first
 // dimension, than its numbers lose by their type anyway, as where they come near zero.

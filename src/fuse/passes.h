@@ -103,6 +103,8 @@ void join_norm_casts(Match& match, int norm);
 void join_spelled_l2_norm(Match& match, int quotient);
 // Whether scores go to a softmax, perhaps behind masks.
 bool goes_to_a_softmax(const Match& match, int v);
+// Whether the step is a Softmax along the last axis.
+bool is_softmax_of_rows(const Match& match, int s);
 // Products of heads of batch and heads in one dimension, around what sees these apart: all have four dimensions.
 void part_heads(Match& match, int step);
 // A constant that chooses between scores and a number which hides them, and leaves some in each row, is a mask that is

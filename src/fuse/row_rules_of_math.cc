@@ -27,10 +27,11 @@ Rows first_alone(const PaddedStep& step, size_t) {
   return step.axis(0);
 }
 
-// What is zero stays so.
+// What is zero stays so, and what counts.
 Rows copy(const PaddedStep& step, size_t output) {
   Rows made = first_alone(step, output);
   made.end_in_zeros = step.rows(0).end_in_zeros;
+  made.count = step.rows(0).count;
   return made;
 }
 

@@ -13,14 +13,6 @@ bool fits(const Value& mask, const Value& scores) {
   return mask.dims && scores.dims && ops::shares_rows(*mask.dims, *scores.dims, int(scores.dims->size()) - 1);
 }
 
-bool is_along_rows(const Match& match, int softmax) {
-  const NodeInfo& info = match.node(softmax);
-  const auto rank = match.rank(match.step(softmax).inputs[0]);
-  if (!rank || *rank == 0) return false;
-  const int64_t axis = info.get_int("axis", info.since_version() < 13 ? 1 : -1);
-  return axis == -1 || axis == int64_t(*rank) - 1;
-}
-
 struct Zeroed {
   std::vector<int> steps;  // empty: there is none
   int y = -1;
@@ -45,7 +37,7 @@ Zeroed zeros_for_nan(const Match& match, int y) {
 
 // No path leaves them and comes back, for nobody else reads what is between.
 void join_softmax(Match& match, int softmax) {
-  if (!match.is(softmax, "Softmax") || !is_along_rows(match, softmax)) return;
+  if (!is_softmax_of_rows(match, softmax)) return;
   const int sums = match.step(softmax).inputs[0], sum = match.maker(sums, "Add");
   if (sum < 0 || match.only_reader(sums) < 0 || match.node(sum).since_version() < 7) return;
   if (!kServed.has(match.value(sums).type)) return;

@@ -100,7 +100,7 @@ void open_gather(Match& match, int s) {
   if (!counts(*indices, *by)) return slice(match, s, *indices, *dims, *by);
   const std::string name = match.node(s).name();
   if (dims == made) return match.replace({s}, {match.plan().step({ops::kOnnx, "Identity", 16}, name, {x}, {y})});
-  if (!are_numbers(*dims) || !are_numbers(*made)) return;
+  if (!are_numbers(*dims) || !are_numbers(*made) || std::ranges::count(*made, 0)) return;  // to Reshape 0 is another's
   const int shape = match.add_constant(name + "'s shape", own_ints(*made));
   match.replace({s}, {match.plan().step({ops::kOnnx, "Reshape", 13}, name, {x, shape}, {y})});
 }

@@ -258,6 +258,16 @@ out y
             made.npos)
       << made;
   expect_stays("attention", kGrid, "in q: f16[n, 4, 3,", "in q: f16[m, 4, 3,");
+  const auto masked = [&](const char* mask) {
+    return replaced(replaced(kGrid, "s: f16", std::string("in mask: f16[") + mask + "]\ns: f16"),
+                    "p: f16[n, 4, 3, 49, 49] = Softmax(s)",
+                    "t: f16[n, 4, 3, 49, 49] = Add(s, mask)\np: f16[n, 4, 3, 49, 49] = Softmax(t)");
+  };
+  for (const char* mask : {"3, 49, 49", "1, 1, 49, 49", "1, 4, 1, 49, 49", "n, 4, 1, 49, 49"})
+    EXPECT_NE(after("attention", masked(mask)).find("encore.Attention"), std::string::npos) << mask;
+  // Of the first two dimensions alone, which are a batch together.
+  for (const char* mask : {"4, 1, 49, 49", "n, 1, 1, 49, 49"})
+    EXPECT_EQ(after("attention", masked(mask)), text_of(plan_from(masked(mask)))) << mask;
 }
 
 }  // namespace

@@ -120,6 +120,23 @@ out y
   expect_stays("batch_norms_ahead", kAhead, "Conv(z", "com.ms.internal.nhwc.Conv@11(z");
 }
 
+// Weights are rounded once more, and what they are multiplied by is far from its mean.
+TEST(BatchNorms, OfSmallDifferencesStayAheadOfAConvolution) {
+  constexpr const char* kFar = R"(in x: f16[n, 2, 3, 3]
+const w: f16[2, 2, 1, 1] = [0.5, 0.5, 0.5, 0.5]
+const scale: f16[2] = [1.0, 1.0]
+const shift: f16[2] = [0.0, 0.0]
+const mean: f16[2] = [10.0, 2.0]
+const variance: f16[2] = [1.0, 1.0]
+z: f16[n, 2, 3, 3] = BatchNormalization(x, scale, shift, mean, variance) {epsilon = 0.0}
+y: f16[n, 2, 3, 3] = Conv(z, w) {kernel_shape = [1, 1]}
+out y
+)";
+  EXPECT_EQ(after("batch_norms_ahead", kFar).find("BatchNormalization"), std::string::npos);
+  expect_stays("batch_norms_ahead", kFar, "[10.0, 2.0]", "[200.0, 2.0]");
+  expect_stays("batch_norms_ahead", kFar, "scale: f16[2] = [1.0, 1.0]", "scale: f16[2] = [60000.0, 60000.0]");
+}
+
 TEST(BatchNorms, StayOtherwise) {
   const auto stays = [](const char* part, const char* by) {
     const std::string other = replaced(kNorm, part, by);

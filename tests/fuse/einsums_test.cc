@@ -28,6 +28,8 @@ TEST(Einsums, OthersStay) {
   for (const char* equation : {"bhid,bhjd->bhji", "bhid,bhjd->bijh", "bhid,bhjd->bhi", "bhid,hbjd->bhij",
                                "...d,...d->...", "bhii,bhji->bhij", "bhid,bhjd->bhd"})
     stays(equation);
+  expect_stays("einsums", kScores, "in b: f16[n, 4, 5, 8]", "in b: f16[n, 4, 5, 1]");  // broadcast, and summed up
+  expect_stays("einsums", kScores, "in b: f16[n, 4, 5, 8]", "in b: f16[n, 4, 5, d]");
 }
 
 }  // namespace

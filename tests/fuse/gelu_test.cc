@@ -99,6 +99,7 @@ TEST(TanhGelu, OrTheFactorsOfThePolynomial) {
   stays("0.7978846", "0.81");
   stays("Add(b, one)", "Add(b, half)");
   stays("Mul(a, x)", "Mul(a, a)");
+  stays("b: f16[n, 4] = Mul(a, x)", "z = Relu(x)\nb: f16[n, 4] = Mul(a, z)");
   stays("Mul(x, cubic)", "Mul(outer, cubic)");
   stays("out y", "out y\nout b");
   stays("out y", "out y\nout c");

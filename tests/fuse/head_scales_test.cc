@@ -35,6 +35,7 @@ TEST(HeadScales, StayOtherwise) {
   stays("const by: f16[3, 1, 1]", "const by: f16[3, 4, 1]");
   stays("const by: f16[3, 1, 1]", "const by: f16[1, 4]");
   stays("const by: f16[3, 1, 1]", "const by: f16[]");
+  stays("q: f16[n, 3, 4, 8] = enc", "q: f16[n, 1, 4, 8] = enc");  // which one of them has for all heads
   stays("out p", "out p\nout s");
   stays("Softmax(a) {axis = -1}", "Relu(a)");
   stays("encore.L2Norm(x) {least = 0.5}", "Relu(x)");

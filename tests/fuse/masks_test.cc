@@ -40,6 +40,9 @@ TEST(ChosenMasks, StayOtherwise) {
   stays("Where(hides, lowest, s)", "Where(hides, s, lowest)");
   stays("s: f16[b, 2, 2, 3] = MatMul", "s: f16[b, 2, 2, 1] = MatMul");
   stays("Softmax(m) {axis = -1}", "Relu(m)");
+  stays("Softmax(m) {axis = -1}", "Softmax(m) {axis = 2}");
+  // Another mask may hide what this one leaves.
+  stays("p: f16[b, 2, 2, 3] = Softmax(m)", "t: f16[b, 2, 2, 3] = Add(m, s)\np: f16[b, 2, 2, 3] = Softmax(t)");
   stays("out p", "out p\nout m");
 }
 

@@ -280,7 +280,10 @@ TEST(Padding, TablesAreLongEnough) {
       "position: f32[b, 8] = Gather(table, at)";
   const std::string sliced =
       "length: i64[1] = Gather(size, from)\nposition: f32[b, 8] = Slice(table, from, length, from)";
-  for (const std::string& made : {gathered, sliced}) {
+  const std::string cast =
+      "length: i64 = Gather(size, zero)\nat: i64[b] = Range(zero, length, one)\n"
+      "place: i32[b] = Cast(at) {to = 6}\nposition: f32[b, 8] = Gather(table, place)";
+  for (const std::string& made : {gathered, sliced, cast}) {
     EXPECT_EQ(positions(made, 64), "0 > 0");
     EXPECT_NE(positions(made, 65).find("node '' has a table of 64, and 65 is longer"), std::string::npos);
   }

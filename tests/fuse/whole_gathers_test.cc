@@ -39,6 +39,12 @@ out y
   EXPECT_NE(row.find("Reshape(x, "), std::string::npos) << row;
 }
 
+TEST(WholeGathers, OfNothingStay) {
+  const std::string text =
+      "in x: f16[4, 0]\nconst rows: i64[2, 2] = [0, 1, 2, 3]\ny: f16[2, 2, 0] = Gather(x, rows)\nout y\n";
+  EXPECT_EQ(after("whole_gathers", text), text_of(plan_from(text)));
+}
+
 TEST(WholeGathers, OfLessOrInAnotherOrderStay) {
   const auto stays = [](const char* part, const char* by) { expect_stays("whole_gathers", kOfMask, part, by); };
   stays("[0, 0, 0, 1, 0, 2, 1, 0, 1, 1, 1, 2]", "[0, 0, 0, 2, 0, 1, 1, 0, 1, 1, 1, 2]");

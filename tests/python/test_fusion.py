@@ -415,6 +415,22 @@ def test_a_gate_takes_its_products_along(encore, make_model, capfd, dtype, how, 
         assert len(kernels) <= (1 if how and dtype != "float32" else 2), kernels
 
 
+@pytest.mark.parametrize("rows", [1, 70])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_gated_products_keep_what_norms_add(encore, make_model, dtype, rows):
+    """Batch norms of products go into weights and a bias, which a gate leaves there."""
+    net = Network(dtype)
+    for seed, name in enumerate(("gate", "up")):
+        net.add("MatMul", ["x", net.constant(f"{name}.w", numbers(64, 24, seed=seed, dtype=dtype))], f"{name} product")
+        of_norm = [np.full(24, value, dtype) for value in (0.5, 1 + seed, 2, 1)]
+        norm = [net.constant(f"{name}.{i}", row) for i, row in enumerate(of_norm)]
+        net.add("BatchNormalization", [f"{name} product", *norm], name, epsilon=0.0)
+    add_gate(net, "gate", "up", "Sigmoid")
+    model = net.model(make_model, {"x": ["n", 64]}, {"y": ["n", 24]})
+    session = es.make_session(model, use_tf32=0)
+    agrees(session, model, {"x": numbers(rows, 64, dtype=dtype)}, tolerance=1e-2 if dtype == "float16" else 1e-5)
+
+
 @pytest.mark.parametrize("op", ["MatMul", "MatMulNBits"])
 @pytest.mark.parametrize("how", KNOWN_GATES)
 def test_a_gate_of_fewer_operators_takes_its_products_along(encore, make_model, capfd, how, op):
