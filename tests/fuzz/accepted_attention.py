@@ -58,6 +58,12 @@ ACCEPTED = [
         "caches of a type of their own, which present ones have, too; a hostile node has others",
         lambda f: f.output > 0 and has(f, 2 + f.output) and f.got.dtype == contents(f, 2 + f.output).dtype,
     ),
+    Accepted(
+        "LinearAttention",
+        SHAPE,
+        "a present state has its past's type; a hostile node has another",
+        lambda f: f.output == 1 and has(f, 3) and f.got.dtype == contents(f, 3).dtype,
+    ),
     Accepted("LinearAttention CausalConvWithState", SERVED, "the CPU EP keeps one state alone", says("state_w")),
     Accepted(
         "Attention RotaryEmbedding",

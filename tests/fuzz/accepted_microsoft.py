@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 from accepted import DECLINED, REFUSED, SERVED, VALUES, Accepted
-from symptoms import beside_largest, says, trembles
+from symptoms import beside_largest, contents, says, trembles
 from symptoms_of_attention import (
     believes_lengths,
     does_not_normalize,
@@ -49,6 +49,15 @@ ACCEPTED = [
         "where no key is to be seen the CPU EP takes 10,000 from all scores, which rounds them",
         sees_no_key,
     ),
+    Accepted(
+        "MultiHeadAttention",
+        REFUSED,
+        "the CPU EP reads past the end of past values whose heads are of the keys' size",
+        lambda f: (
+            says("don't fit the key and the value")(f)
+            and contents(f, 7).shape[-1] * f.node.attrs["num_heads"] != contents(f, 2).shape[-1]
+        ),
+    ),
     Accepted("MultiHeadAttention", SERVED, "Encore has values of any size", says("'key' and 'value' shall have same")),
     Accepted(
         "QLinearAdd", VALUES, "a tie falls as the CPU EP's processor fuses sums and products, or does not", by_one
@@ -73,6 +82,12 @@ ACCEPTED = [
         VALUES,
         "by a policy the CPU EP takes pads away where steps are longer than windows",
         skips_by_a_policy,
+    ),
+    Accepted(
+        "QLinearSoftmax",
+        VALUES,
+        "an infinite scale leaves no distances to take the exponentials of",
+        lambda f: np.full(f.got.shape, np.isinf(contents(f, 1)).any()),
     ),
     Accepted("QLinearSoftmax", DECLINED, "no such opset", says("opset is")),
     Accepted("QLinearSoftmax", REFUSED, "of many zero points the CPU EP takes the first", says("one value of")),

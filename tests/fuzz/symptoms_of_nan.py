@@ -25,10 +25,10 @@ def hands_nan_on(finding):
 
 
 def clips_by_nan(finding):
-    """Numbers, beside a bound that is none."""
+    """Numbers of one side and NaN of the other, of a bound that is NaN."""
     bounds = [contents(finding, i) for i in (1, 2) if i < len(finding.node.inputs) and finding.node.inputs[i]]
     bounds += [finding.node.attrs.get(name, 0) for name in ("min", "max")]
-    return any(np.isnan(bound).any() for bound in bounds) and only_nan_is_wanted(finding)
+    return any(np.isnan(bound).any() for bound in bounds) and np.isnan(finding.wanted) != np.isnan(finding.got)
 
 
 def has_no_sum(finding):
