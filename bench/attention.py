@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Times ai.onnx's Attention replayed from a captured graph, beside torch's scaled_dot_product_attention where it is
 installed.
 

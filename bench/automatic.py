@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Times programs that keep no protocol: automatic graphs beside eager runs and beside replays that were asked for.
 
     bench/automatic.py [--models bert_base_f16,small_20] [--batch 1] [--seconds 0.5] [--options enable_cudnn=1]

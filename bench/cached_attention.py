@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Times com.microsoft's GroupQueryAttention with its rotation, replayed from a captured graph: the past and the present
 are one memory. With pages of so many keys it is PagedAttention, without hints of lengths.
 

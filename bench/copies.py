@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Times copies between host and device, and between two devices where there are two, through onnxruntime.copy_tensors.
 
     PYTHONPATH=python bench/copies.py [--seconds 0.5]

@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Times what a fresh process waits for: the session, the first result, the first replay; and replays.
 
     bench/first_run.py [--models resnet50_f16,mobilenet_v3_f16] [--ways plain,cold,warm,heuristic] [--batch 1]

@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Times what a call of encore.graphed costs the host beside onnxruntime's own calls, in turns, of one small kernel.
 
     PYTHONPATH=python bench/graphed.py [--rounds 100]

@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Times the tokens of a language model whose mask is one longer at each step, as onnxruntime-genai makes it.
 
     bench/growing_masks.py [--model llama_1b_f16] [--prompt 64] [--tokens 600] [--capacity 1024]

@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Lists the kernels of a replayed model by the time they take, libraries' kernels too.
 
     PYTHONPATH=python bench/kernel_times.py mobilenet_v3_f16 [model.onnx ...] [--batch 1] [--options prefer_nhwc=1]

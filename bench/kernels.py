@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Times single kernels as captured graphs replay them, and says which share of a device copy's bandwidth they reach.
 
     PYTHONPATH=python bench/kernels.py [--only REGEX] [--sizes 64,1] [--seconds 0.15]

@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Times one step of a language model's decoding on Encore, eagerly and replayed, beside torch where it is installed.
 
     python bench/language.py [--models llama_1b_f16,llama_1b_int4] [--batch 1] [--past 1024] [--capacity 2048]

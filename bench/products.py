@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Times products as captured graphs replay them: of halves, and with quantized weights beside halves of the same size.
 
     PYTHONPATH=python bench/products.py [--only REGEX] [--seconds 0.15]

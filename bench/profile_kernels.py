@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Says what holds the kernels of bench/kernels.py up, as NVIDIA's profiler ncu counts it.
 
     PYTHONPATH=python bench/profile_kernels.py 'ArgMax|Softmax.*1501' [--mib 64] [--csv FILE]

@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Times layers of LSTM, GRU and RNN replayed from a captured graph, beside torch's where it is installed.
 
     PYTHONPATH=python bench/recurrent.py [--seconds 1] [--dtype float32] [--peer torch] [--options enable_cudnn=0]

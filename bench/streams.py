@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Times replays beside streams on which the process has launched kernels before.
 
     python bench/streams.py [--models resnet50_f16,bert_base_f16] [--streams 0,2,24] [--launches 5000] [--seconds 1]

@@ -15,7 +15,7 @@ them, which --pack makes. Prints a line a stage and exits with 1 if one failed. 
   fuzz       random nodes and chains of them beside the CPU EP, for --seconds, each time others: the log has the seed
   soak       16 threads at random over a few sessions, for --seconds in each of three mixes
   bench      bench/models.py beside torch
-  figures    all else that docs/benchmarks.md tells, only if asked for
+  figures    most of what else docs/benchmarks.md tells, only if asked for
 """
 
 import argparse

@@ -92,7 +92,8 @@ with the provider's name in lower case. Some are read there as bare keys, too, w
 // Of what completes "it must be ...": an option's type in Python.
 std::string python_type(const std::string& allowed) {
   if (allowed == "0 or 1") return "bool";
-  if (allowed == "0, 1 or safe") return "bool | Literal[\"safe\"]";
+  if (const std::string flag = "0, 1 or "; allowed.starts_with(flag))
+    return "bool | Literal[\"" + allowed.substr(flag.size()) + "\"]";
   if (allowed.ends_with("or unlimited")) return "int | Literal[\"unlimited\"]";
   if (allowed.starts_with("the path of ")) return "str | os.PathLike[str]";
   if (allowed.starts_with("dimensions ")) return "Mapping[str, int | Iterable[int]] | str";

@@ -14,13 +14,14 @@ import json
 import re
 import tempfile
 import warnings
-from collections.abc import Iterable
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .bindings import session_class
 from .libraries import get_cmake_dir, get_library_path, why_no_gpu
 from .registration import devices, get_ep_name, get_ep_names, import_onnxruntime, register
+from .texts import is_on, text_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -46,6 +47,8 @@ __all__ = [
     "register",
     "session",
 ]
+
+_profiled: weakref.WeakSet = weakref.WeakSet()  # sessions
 
 # What InferenceSession calls otherwise, or session() sees to itself.
 _OTHER_KEYWORDS = {
@@ -92,14 +95,13 @@ def session(
     session_options = session_options or ort.SessionOptions()
     if session_options.has_providers():
         raise ValueError("the session options have a provider already, of another session perhaps: make new ones")
-    texts = {key: _text(value) for key, value in options.items() if value is not None}
+    texts = {key: text_of(value) for key, value in options.items() if value is not None}
     if session_options.optimized_model_filepath:
         _leave_unfused(texts)
     _refuse_other_values(session_options, name, texts)
     session_options.add_provider_for_devices([offered[device_id]], texts)
     try:
-        graphs = texts.get("enable_cuda_graph", "0").lower() in ("1", "true")
-        make = session_class(ort, graph_report) if graphs else ort.InferenceSession
+        make = session_class(ort, graph_report) if is_on(texts.get("enable_cuda_graph")) else ort.InferenceSession
         made = make(model, session_options, enable_fallback=0)
     except Exception as error:  # a RuntimeError up to 1.31, then onnxruntime's InvalidArgument
         where = r"(?:Error creating execution provider:|::CreateProvider\(.*?\))"
@@ -137,12 +139,12 @@ def graphed(
         for key in [*(key for key, value in more.items() if value), *options]:
             raise TypeError(f"graphed() was given a session, which is made already: '{key}' is for who makes it")
         return Graphed(session_or_model, ort)
-    if options.get("enable_cuda_graph"):
+    if is_on(text_of(options.get("enable_cuda_graph"))):
         raise TypeError(f"graphed() has no keyword 'enable_cuda_graph': {NO_PROTOCOL}")
     made = session(
         session_or_model, session_options=session_options, device=device, device_id=device_id, ort=ort, **options
     )
-    return Graphed(made, ort, options.get("pad"))
+    return Graphed(made, ort)
 
 
 def graph_report(session) -> list[dict]:
@@ -206,13 +208,18 @@ def profiled(session):
 
     Each {"name", "op", "replay", "depth", "stream", "begin_us", "us", "own_us"}: replayed from a graph or not, inside
     of how many other nodes, on which of the session's streams, and how long, with and without the nodes inside. All
-    that the session runs meanwhile is told, in whichever thread. docs/profiling.md says what is in a node's time.
+    that the session runs meanwhile is told, in whichever thread, so there is one profile of a session at a time.
+    docs/profiling.md says what is in a node's time.
     """
+    if session in _profiled:
+        raise RuntimeError("the session is being profiled already, and all that it runs is told there")
     nodes = []
     session.set_ep_dynamic_options({"ep.cuda.profile": "start"})
+    _profiled.add(session)
     try:
         yield nodes
     finally:
+        _profiled.discard(session)
         nodes += _report(session, "profile")
 
 
@@ -257,11 +264,3 @@ def _as_keywords(refusal):
     """The refusal with options named as session() takes them."""
     bare = re.sub(r"'ep\.(?:cuda|\w+executionprovider)\.([^']+)'", r"'\1'", refusal)
     return re.sub(r"did you mean '(\w+\.[\w.]+)'", r"did you mean **{'\1': …}", bare)
-
-
-def _text(value):
-    """An option's value as the provider reads it; pad={"batch": [1, 2, 4]} is batch:1,2,4, and 4 stands for [4]."""
-    if isinstance(value, dict):
-        lists = {name: lengths if isinstance(lengths, Iterable) else [lengths] for name, lengths in value.items()}
-        return ";".join(f"{name}:{','.join(map(str, lengths))}" for name, lengths in lists.items())
-    return str(int(value)) if isinstance(value, bool) else str(value)

@@ -2,9 +2,11 @@
 ones."""
 
 import threading
+import weakref
 from functools import cache
 
 _GRAPH_ID = "gpu_graph_id"
+_without_id: weakref.WeakSet = weakref.WeakSet()  # run options; to ask for an entry that there is not takes long
 
 
 @cache
@@ -14,8 +16,9 @@ def session_class(ort, graph_report):
     class Binding(ort.IOBinding):
         def __init__(self, session):
             super().__init__(session)
+            self._inputs = session._input_names
             self._bound = {}
-            self._known = {}  # runs whose buffers are those of the graph, by thread and run options
+            self._known = {}  # of graphs whose buffers are these, the epoch, by thread and graph id
 
         def _note(self, name, what):
             self._bound[name] = what
@@ -35,8 +38,7 @@ def session_class(ort, graph_report):
 
         def bind_output(self, name, device_type="cpu", device_id=0, element_type=None, shape=None, buffer_ptr=None):
             super().bind_output(name, device_type, device_id, element_type, shape, buffer_ptr)
-            if buffer_ptr or device_type != "cpu":
-                self._note(name, buffer_ptr or object())
+            self._note(name, buffer_ptr or (object() if device_type != "cpu" else "cpu"))
 
         def bind_ortvalue_output(self, name, ortvalue):
             super().bind_ortvalue_output(name, ortvalue)
@@ -44,10 +46,15 @@ def session_class(ort, graph_report):
 
         def clear_binding_inputs(self):
             super().clear_binding_inputs()
-            self._known.clear()
+            self._forget(self._bound.keys() & self._inputs)
 
         def clear_binding_outputs(self):
             super().clear_binding_outputs()
+            self._forget(self._bound.keys() - self._inputs)
+
+        def _forget(self, names):
+            for name in names:
+                del self._bound[name]
             self._known.clear()
 
     class Session(ort.InferenceSession):
@@ -55,6 +62,7 @@ def session_class(ort, graph_report):
 
         def __init__(self, *arguments, **options):
             super().__init__(*arguments, **options)
+            self._input_names = {each.name for each in self.get_inputs()}
             self._captured = {}  # what is bound, by thread and graph id
             self._epoch = 0  # counts the changes of that
 
@@ -72,18 +80,16 @@ def session_class(ort, graph_report):
         def run_with_iobinding(self, iobinding, run_options=None):
             known = getattr(iobinding, "_known", None)
             if known is not None:
-                thread = threading.get_ident()
-                seen = known.get((thread, id(run_options)))  # which are kept with it, so that the number stays theirs
-                if seen is None or seen[0] != self._epoch:
-                    self._check(iobinding, run_options, thread)
+                graph = threading.get_ident(), _graph_id(run_options)
+                if known.get(graph) != self._epoch:
+                    self._check(iobinding, *graph)
             super().run_with_iobinding(iobinding, run_options)
 
         def release_captured_graph(self, graph_annotation_id):
             self._epoch += 1
             super().release_captured_graph(graph_annotation_id)
 
-        def _check(self, binding, run_options, thread):
-            graph_id = _graph_id(run_options)
+        def _check(self, binding, thread, graph_id):
             if graph_id >= 0:
                 before = self._captured.get((thread, graph_id))
                 if before is not None and before != binding._bound and self._is_ready(graph_id):
@@ -91,7 +97,7 @@ def session_class(ort, graph_report):
                 if before is None or before != binding._bound:
                     self._captured[thread, graph_id] = dict(binding._bound)
                     self._epoch += 1
-            binding._known[thread, id(run_options)] = (self._epoch, run_options)
+            binding._known[thread, graph_id] = self._epoch
 
         def _check_unbound(self, run_options):
             graph_id = _graph_id(run_options)
@@ -116,12 +122,15 @@ def _address(ortvalue):
 
 
 def _graph_id(run_options):
-    if run_options is None:
+    if run_options is None or run_options in _without_id:
         return 0
     try:
         return int(run_options.get_run_config_entry(_GRAPH_ID))
-    except (RuntimeError, ValueError):
-        return 0
+    except RuntimeError:  # there is none
+        _without_id.add(run_options)
+    except ValueError:
+        pass
+    return 0
 
 
 def _refusal(before, now, graph_id):

@@ -12,6 +12,7 @@ import numpy as np
 
 from .completions import Completions
 from .registration import encores
+from .texts import is_on, lengths_of
 from .values import STRING, Input, Outputs, Values, refuse_what_is_no_tensor
 
 NO_PROTOCOL = (
@@ -28,16 +29,14 @@ class Graphed:
     device says which kind, else the first one. One output comes alone, several as a tuple that has their names, too.
     """
 
-    def __init__(self, session, ort, pad=None) -> None:
+    def __init__(self, session, ort) -> None:
         refuse_what_is_no_tensor(session)
-        device_id, library = _whereabouts(session, ort)
-        self.session = session
+        device_id, library, self._pad = _whereabouts(session, ort)
         self._inputs = [Input(arg) for arg in session.get_inputs()]
         self._names = [each.name for each in self._inputs]
         self._by_name = {each.name: each for each in self._inputs}
         self._output_names = [arg.name for arg in session.get_outputs()]
         self._make_outputs = Outputs.named(self._output_names)
-        self._pad = pad if isinstance(pad, Mapping) else {}
         self._values = values = Values(ort, device_id)
         # Where outputs go: all to the device but strings; to pinned memory but what no array holds.
         types = [Input(arg) for arg in session.get_outputs()]
@@ -47,6 +46,7 @@ class Graphed:
         self._wait = ort.RunOptions()
         self._completions = Completions(library, ort)
         self._abandoned: deque = deque()  # runs that nobody asks for any more, with what they read
+        self.session = session  # the last to go: before onnxruntime 1.28 no tensor of its may outlive it
 
     def __call__(self, /, *inputs, **named):
         """Runs the model, and waits for it."""
@@ -59,8 +59,8 @@ class Graphed:
     def submit(self, /, *inputs, **named) -> Future:
         """Runs the model without waiting for the device; result() waits, and raises what went wrong.
 
-        The caller may change the inputs at once: arrays in pageable memory have been read, and what it enqueues on
-        its default stream, or on torch's current one, comes after the run.
+        The caller may change the inputs at once, but for arrays in pinned memory: those in pageable memory have been
+        read, and what it enqueues on its default stream, or on torch's current one, comes after the run.
         """
         self._sweep()
         return Future(self, *self._taken(inputs, named))
@@ -181,12 +181,12 @@ class Future:
     """A run that Graphed.submit() has begun. If nobody asks for it, it goes on to its end all the same."""
 
     def __init__(self, run: Graphed, feeds, kind) -> None:
-        self._graphed = run
         self._kind = kind
         self._lock = threading.Lock()
         self._outputs: Any = None
         self._error: Exception | None = None
         self._found = self._kept = self._completion = None
+        self._graphed = run  # the last to go, with the session
         if any(isinstance(feed, np.ndarray) and feed.dtype.kind in "OSU" for feed in feeds):
             self._at_once(feeds)
         else:
@@ -267,15 +267,15 @@ class Future:
 
 
 def _whereabouts(session, ort):
-    """The device that the session is on, and the library; raises if that is not Encore."""
+    """The device that the session is on, the library, and what is padded; raises if that is not Encore."""
     providers = session.get_providers()
     found = [device for device in encores(ort) if device.ep_name in providers]
     if not found:
         raise ValueError(f"the session is not on Encore; its providers are {', '.join(providers)}")
-    asked = {key: _entry(session, found[0].ep_name, key) for key in ("device_id", "enable_cuda_graph")}
-    if asked["enable_cuda_graph"] in ("1", "true"):
+    entry = lambda key: _entry(session, found[0].ep_name, key)  # noqa: E731
+    if is_on(entry("enable_cuda_graph")):
         raise ValueError(f"the session has enable_cuda_graph: {NO_PROTOCOL}")
-    return int(asked["device_id"] or 0), found[0].ep_metadata["library_path"]
+    return int(entry("device_id") or 0), found[0].ep_metadata["library_path"], lengths_of(entry("pad"))
 
 
 def _entry(session, name, key):

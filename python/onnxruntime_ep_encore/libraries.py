@@ -96,9 +96,10 @@ def why_no_gpu() -> str:
 
 
 def cuda_folders() -> list[str]:
-    """Where cuBLASLt, cuDNN and NVRTC are looked for first: in $ENCORE_LIBRARY_PATH, else where pip puts them."""
+    """Where cuBLASLt, cuDNN and NVRTC are looked for first: in $ENCORE_LIBRARY_PATH, then where pip puts them."""
     named = [folder for folder in os.environ.get(_FOLDERS, "").split(":") if folder]
-    return named or [str(folder) for place in sys.path for folder in sorted(Path(place).glob("nvidia/*/lib"))]
+    of_pip = [str(folder) for place in sys.path for folder in sorted(Path(place).glob("nvidia/*/lib"))]
+    return list(dict.fromkeys([*named, *of_pip]))
 
 
 def tell_cuda_folders():

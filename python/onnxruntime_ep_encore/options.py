@@ -53,8 +53,8 @@ class Options(_Dotted, total=False):
     pad: Mapping[str, int | Iterable[int]] | str | None
     """Pad these dimensions to the next of their lengths, and cut what comes out. So few shapes are run, and with
     `auto_graph` each has a graph. A session fails if padding might change a result: every node of a region has to
-    leave the rows of the dimension apart; attention and reductions are masked. Masks that grow from run to run, and
-    whose length no output tells, `auto_graph` pads by itself, unless this is `off`. Default: none."""
+    leave the rows of the dimension apart; attention and reductions are masked. `auto_graph` also pads a mask that
+    grows from run to run, if no output shows its length; `off` stops that. Default: none."""
 
     has_user_compute_stream: bool | None
     """Run on `user_compute_stream`. It need not be given, since an address implies it. Default: 0."""
@@ -137,7 +137,7 @@ class Options(_Dotted, total=False):
     """Make one kernel of elementwise nodes in a region whose outputs have one shape. Profiles tell such nodes as one;
     with 0 they tell each. Default: 1."""
 
-    compile_elementwise: Literal["0", "1", "now"] | None
+    compile_elementwise: bool | Literal["now"] | None
     """Compile the kernels that `fuse_elementwise` makes by NVRTC, where graphs are captured. That takes about a tenth
     of a second for each that is new, in a thread beside. Meanwhile graphs have a kernel that interprets what it is to
     do, with results equal to the bit; what is compiled takes its place. With `now` a capture waits, with 0 all is

@@ -45,6 +45,8 @@ class Input:
         return f"'{self.name}': {self.type}[{shape}]"
 
     def check_shape(self, shape):
+        if not self.shape:  # a scalar's, or one of any rank, which the session tells apart
+            return
         if len(shape) != len(self.shape) or any(shape[at] != length for at, length in self._fixed):
             raise ValueError(f"the shape is {list(shape)}, and the model wants {self}")
 

@@ -74,6 +74,8 @@ def test_check_of_the_machine():
     done = run("check")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ok       onnxruntime 1." in done.stdout and "a model of one node ran on" in done.stdout
+    done = run("check", "--json", "told.json")
+    assert done.returncode == 2 and "--json tells of a model, and none was named" in done.stderr
 
 
 def test_the_model_of_one_node():
@@ -117,6 +119,44 @@ def test_bench_tells_the_costliest_nodes(file, tmp_path):
     for name in ("eager", "automatic"):
         at = next(i for i, line in enumerate(lines) if line.startswith(f"  {name}: a run takes"))
         assert any(line.split()[:2] == ["mm", "MatMul"] and line.split()[-1] == "1" for line in lines[at : at + 12])
+
+
+@pytest.fixture(scope="module")
+def told_in_words(tmp_path_factory):
+    """Of three classes a text, and a sequence of maps."""
+    nodes = [
+        helper.make_node("ArgMax", ["x"], ["which"], "which", axis=1, keepdims=0),
+        helper.make_node("Gather", ["names", "which"], ["label"], "label"),
+        helper.make_node("ZipMap", ["x"], ["all"], "all", domain="ai.onnx.ml", classlabels_strings=["a", "b", "c"]),
+    ]
+    each = helper.make_map_type_proto(TensorProto.STRING, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+    graph = helper.make_graph(
+        nodes,
+        "told",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])],
+        [
+            helper.make_tensor_value_info("label", TensorProto.STRING, ["n"]),
+            helper.make_value_info("all", helper.make_sequence_type_proto(each)),
+        ],
+        [helper.make_tensor("names", TensorProto.STRING, [3], ["a", "b", "c"])],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    file = tmp_path_factory.mktemp("models") / "told.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), file)
+    return file
+
+
+def test_texts_and_maps_are_compared_too(told_in_words, tmp_path):
+    told = tmp_path / "told.json"
+    done = run("check", told_in_words, "--shape", "n=2", "--json", told)
+    assert done.returncode == 0, done.stderr
+    (one,) = json.loads(told.read_text())["runs"]
+    assert one["outputs"] == {"label": [2], "all": [2]} and one["distance_from_cpu"] == 0 and not one["unlike_cpu"]
+    done = run("bench", told_in_words, "--shape", "n=2", "--seconds", "0.01", "--json", told)
+    assert done.returncode == 0, done.stderr
+    ways = json.loads(told.read_text())["shapes"][0]["ways"]
+    assert all(ways[name]["distance_from_cpu"] == 0 for name in ("eager", "automatic"))
+    assert "output label is a tensor(string), which is not bound to a device's memory" in ways["bound"]["error"]
 
 
 @needs_graphs
@@ -375,6 +415,19 @@ def test_the_distance_of_results():
         assert results.distance([other], [one]) == np.inf
     assert results.distance([np.array([True])], [np.array([False])]) == np.inf
     assert results.distance([np.zeros((0, 3))], [np.zeros((0, 3))]) == 0
+    texts, maps = np.array(["a", "b"], object), [{"a": 1.0, "b": 2.0}]
+    assert results.distance([texts, maps], [texts, maps]) == 0
+    assert results.distance([[{"a": 1.0, "b": 3.0}]], [maps]) == 0.5
+    for other in ([{"a": 1.0}], [{"a": 1.0, "c": 2.0}], [], texts):
+        assert results.distance([other], [maps]) == np.inf
+    assert results.distance([texts[::-1]], [texts]) == np.inf
+
+
+def test_json_has_no_infinity():
+    one, two = [np.ones(2)], [np.ones(3)]
+    assert results.agreement(one, one) == {"distance_from_cpu": 0, "unlike_cpu": False}
+    assert results.agreement(one, two) == {"distance_from_cpu": None, "unlike_cpu": True}
+    assert results.agreement(one, None) == {"distance_from_cpu": None, "unlike_cpu": False}
 
 
 # ---- the report behind it

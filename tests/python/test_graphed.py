@@ -2,6 +2,7 @@
 
 import gc
 import pickle
+from types import MappingProxyType
 
 import encore_session
 import numpy as np
@@ -69,6 +70,14 @@ def test_one_output_comes_alone(encore, negation):
     made = function(negation)(some(2))
     assert isinstance(made, np.ndarray)
     equal(made, -some(2))
+
+
+def test_any_rank(encore, make_model):
+    """onnxruntime tells of it as of a scalar's shape."""
+    run = function(make_model([helper.make_node("Neg", ["x"], ["y"], "negate")], {"x": None}, {"y": None}))
+    for x in (X, X[0], np.array(1, FLOAT)):
+        equal(run(x), -x)
+    equal(run.warm_up([(2, 3)])(X), -X)
 
 
 def test_a_model_without_inputs(encore, make_model):
@@ -379,7 +388,8 @@ def test_sessions_with_graphs_of_onnxruntimes_protocol(encore, negation):
     with pytest.raises(ValueError, match=f"the session has {words}"):
         graphed(onnxruntime_ep_encore.session(negation.SerializeToString(), enable_cuda_graph=True))
     with pytest.raises(TypeError, match="graphed.. has no keyword 'enable_cuda_graph': its graphs"):
-        graphed(negation.SerializeToString(), enable_cuda_graph=True)
+        graphed(negation.SerializeToString(), enable_cuda_graph="True")
+    equal(graphed(negation.SerializeToString(), enable_cuda_graph="0")(some(2)), -some(2))
 
 
 def test_a_session_takes_no_options(encore, negation):
@@ -474,6 +484,12 @@ def test_warm_up_with_the_lengths_of_pad(encore, negation):
         equal(run(some(rows)), -some(rows))
         equal(run.submit(on_device(some(rows))).result().numpy(), -some(rows))
     assert keys(run) == 2
+
+
+def test_pad_may_be_a_text_and_the_sessions(encore, negation):
+    for options in ({"pad": "n:2,4"}, {"pad": MappingProxyType({"n": (2, 4)})}):
+        session = onnxruntime_ep_encore.session(negation.SerializeToString(), auto_graph=True, regions=True, **options)
+        assert keys(graphed(session).warm_up()) == 2
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import collections
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -102,6 +103,20 @@ def test_what_is_not_run_is_known():
     assert collections.Counter(block.reason for block in left) == NOT_RUN, "\n".join(
         f"{block.place}: {block.reason}" for block in left
     )
+
+
+@pytest.mark.newest
+def test_programs_start_as_printed():
+    """Also those that are not run here, and those that tell of themselves so."""
+    texts = [file.read_text() for folder in ("docs", "bench", "tools") for file in (ROOT / folder).glob("*.[mp][dy]")]
+    programs = {
+        name
+        for text in texts
+        for name in re.findall(r"^ *(?:PYTHONPATH=python )?((?:bench|tools)/\w+\.py)\b", text, re.M)
+    }
+    assert len(programs) > 15
+    for name in programs:
+        assert os.access(ROOT / name, os.X_OK) and (ROOT / name).read_text().startswith("#!"), name
 
 
 @pytest.mark.newest

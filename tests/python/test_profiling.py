@@ -168,6 +168,15 @@ def test_a_profile_may_begin_anew_and_end_once(encore, chain):
         session.set_ep_dynamic_options({"ep.cuda.profile": "/tmp/never"})
 
 
+def test_a_session_is_profiled_once_at_a_time(encore, chain):
+    session = make_session(chain[0])
+    with onnxruntime_ep_encore.profiled(session) as nodes:
+        with pytest.raises(RuntimeError, match="is being profiled already"), onnxruntime_ep_encore.profiled(session):
+            pass
+        session.run(None, {"x": some()})
+    assert of_nodes(nodes, NAMES)
+
+
 def captures(session):
     return sum(region["captures"] for region in onnxruntime_ep_encore.region_report(session))
 

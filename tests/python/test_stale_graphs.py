@@ -1,6 +1,7 @@
 """Graphs whose inputs or outputs have been freed since: a program that binds anew for each request gets its answers."""
 
 import gc
+import weakref
 
 import encore_session
 import numpy as np
@@ -200,3 +201,38 @@ def test_a_released_graph_may_have_other_buffers(watched):
     np.testing.assert_array_equal(second.run({"x": some(1)})["y"], some(1) + W)
     with pytest.raises(ValueError, match="another buffer"):
         first.run()
+
+
+@needs_graphs
+def test_an_output_is_not_moved_to_the_host_behind_a_capture(watched):
+    run = Bound(watched, {"x": W}, {"y": (W.shape, FLOAT)})
+    run.run()
+    run.binding.clear_binding_outputs()
+    run.binding.bind_output("y")
+    with pytest.raises(ValueError, match="another buffer for 'y'"):
+        run.run()
+    run.binding.clear_binding_outputs()
+    run.binding.bind_ortvalue_output("y", run.outputs["y"])
+    np.testing.assert_array_equal(run.run({"x": some(1)})["y"], some(1) + W)
+
+
+@needs_graphs
+def test_run_options_may_be_given_another_graph(watched):
+    first, second = (Bound(watched, {"x": W}, {"y": (W.shape, FLOAT)}) for _ in range(2))
+    options = encore_session.run_options(1)
+    watched.run_with_iobinding(first.binding, options)
+    options.add_run_config_entry("gpu_graph_id", "2")
+    watched.run_with_iobinding(first.binding, options)
+    with pytest.raises(ValueError, match="graph 2 was captured with another buffer for 'x', 'y'"):
+        watched.run_with_iobinding(second.binding, options)
+
+
+@needs_graphs
+@pytest.mark.parametrize("graph_id", [None, 1])
+def test_no_run_options_are_kept(watched, graph_id):
+    run = Bound(watched, {"x": W}, {"y": (W.shape, FLOAT)})
+    options = encore_session.run_options(graph_id)
+    watched.run_with_iobinding(run.binding, options)
+    gone = weakref.ref(options)
+    del options
+    assert gone() is None

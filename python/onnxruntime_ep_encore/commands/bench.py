@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 import tempfile
@@ -13,7 +14,7 @@ from . import bars, environment
 from .environment import device_words
 from .inputs import each_shape, make_feeds, pairs
 from .progress import Progress
-from .results import distance
+from .results import agreement
 from .sessions import device, open_session, warn_of_virtual
 
 CPU = "CPUExecutionProvider"
@@ -95,14 +96,13 @@ def _time_all(args, ways, feeds, told, progress):
         wanted = None
         for name, way in ways.items():
             with progress.step(name):
-                told[name] = _time(args, {**way, "feeds": f"{folder}/feeds.npz", "outputs": f"{folder}/outputs.npz"})
+                told[name] = _time(args, {**way, "feeds": f"{folder}/feeds.npz", "outputs": f"{folder}/outputs"})
             if "error" in told[name]:
                 print(f"  {name:10} {told[name]['error']}")
                 continue
-            with np.load(f"{folder}/outputs.npz") as file:
-                got = list(file.values())
+            got = pickle.loads(Path(folder, "outputs").read_bytes())
             wanted = got if name == "CPU" else wanted
-            told[name]["distance_from_cpu"] = distance(got, wanted) if wanted else None
+            told[name] |= agreement(got, wanted)
             _print_row(name, told[name])
     if args.profile:
         _print_profiles(told)
@@ -119,8 +119,8 @@ def _time(args, spec):
 
 
 def _print_row(name, row):
-    far = row["distance_from_cpu"]
-    cells = [text(row) for text in COLUMNS.values()] + ["" if far is None or name == "CPU" else f"{far:.1e}"]
+    far = "" if row["distance_from_cpu"] is None else f"{row['distance_from_cpu']:.1e}"
+    cells = [*(text(row) for text in COLUMNS.values()), "unlike" if row["unlike_cpu"] else far * (name != "CPU")]
     print(f"  {name:10}" + "".join(f"{cell:>12}" for cell in cells), flush=True)
 
 

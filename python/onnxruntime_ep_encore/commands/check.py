@@ -10,13 +10,16 @@ from pathlib import Path
 from .. import memory_report, placement_report, region_report
 from . import environment
 from .inputs import each_shape, make_feeds
-from .results import distance
+from .mistake import Mistake
+from .results import agreement
 from .sessions import device, mistakes_of, on_cpu, open_session, warn_of_virtual
 
 RUNS = 3  # after which what can be replayed is
 
 
 def check(args):
+    if args.json and not args.model:
+        raise Mistake("--json tells of a model, and none was named")
     if not args.model:
         return 0 if environment.tell() else 1
     chosen = device()
@@ -84,7 +87,7 @@ def _run(session, feeds, cpu):
     memory = memory_report(session)["arena"]
     return {
         "inputs": {name: list(array.shape) for name, array in feeds.items()},
-        "outputs": {each.name: list(array.shape) for each, array in zip(session.get_outputs(), got)},
+        "outputs": {each.name: _shape(made) for each, made in zip(session.get_outputs(), got)},
         "first_ms": took[0] * 1e3,
         "then_ms": took[-1] * 1e3,
         "regions": len(after),
@@ -93,8 +96,13 @@ def _run(session, feeds, cpu):
         "scratch_bytes": sum(region["scratch_bytes"] for region in after),
         "held_bytes": memory["held_bytes"],
         "peak_in_use_bytes": memory["peak_in_use_bytes"],
-        "distance_from_cpu": distance(got, cpu.run(None, feeds)) if cpu else None,
+        **agreement(got, cpu.run(None, feeds) if cpu else None),
     }
+
+
+def _shape(made):
+    """Of an array, or how many a sequence or a map has."""
+    return list(made.shape) if hasattr(made, "shape") else [len(made)]
 
 
 def _print_run(run, assumed):
@@ -108,9 +116,9 @@ def _print_run(run, assumed):
         print(f"  not so      {refusal}")
     mb = lambda size: f"{size / 1e6:.1f} MB"  # noqa: E731
     print(f"  memory      {mb(run['held_bytes'])} held, of which graphs work in {mb(run['scratch_bytes'])}")
-    far = run["distance_from_cpu"]
-    if far is None:
+    if run["unlike_cpu"]:
+        print("  agreement   NONE with the CPU: another shape or text, or other infinities or NaNs")
+    elif run["distance_from_cpu"] is None:
         print("  agreement   unknown: onnxruntime's CPU provider cannot run the model")
     else:
-        print(f"  agreement   with the CPU, within {far:.1e} of each output's largest number" if far < float("inf")
-              else "  agreement   NONE with the CPU: another shape, or other infinities or NaNs")  # fmt: skip
+        print(f"  agreement   with the CPU, within {run['distance_from_cpu']:.1e} of each output's largest number")

@@ -104,4 +104,7 @@ def _lengths(name, text, most=None):
 
 
 def _fits(shape, wanted):
-    return len(shape) == len(wanted) and all(not isinstance(w, int) or w == s for s, w in zip(shape, wanted))
+    """Nothing is known of a shape without dimensions: it may be a scalar's, or of any rank."""
+    return (
+        not wanted or len(shape) == len(wanted) and all(not isinstance(w, int) or w == s for s, w in zip(shape, wanted))
+    )

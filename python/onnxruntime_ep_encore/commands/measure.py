@@ -1,12 +1,15 @@
 """One way of running a model, timed in a process of its own: `encore bench` starts it, and reads what it prints."""
 
 import json
+import pickle
 import statistics
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
+from ..values import DTYPES
 from .gpu_memory import used_bytes
 
 NVIDIA = 0x10DE  # onnxruntime tells vendors apart by their PCI ids
@@ -43,7 +46,7 @@ def measure(spec, used_bytes=used_bytes):
         "held_bytes": _growth(before, used_bytes) if spec["provider"] else _held_bytes(session),
         "profile": _profile(session, run) if spec["profile"] else None,
     }
-    np.savez(spec["outputs"], *outputs)
+    Path(spec["outputs"]).write_bytes(pickle.dumps(outputs))
     return told
 
 
@@ -85,6 +88,8 @@ def _bound(session, feeds):
         binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array, "gpu", 0, NVIDIA))
     outputs = []
     for each, array in zip(session.get_outputs(), session.run(None, feeds, options)):
+        if each.type not in DTYPES:
+            raise RuntimeError(f"output {each.name} is a {each.type}, which is not bound to a device's memory")
         outputs.append(ort.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype, "gpu", 0, NVIDIA))
         binding.bind_ortvalue_output(each.name, outputs[-1])
     run = lambda options=None: session.run_with_iobinding(binding, options)  # noqa: E731

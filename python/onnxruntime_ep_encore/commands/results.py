@@ -3,12 +3,25 @@
 import numpy as np
 
 
+def agreement(got, wanted):
+    """As JSON has it, which lacks infinity; wanted is None where that provider cannot run the model."""
+    far = None if wanted is None else distance(got, wanted)
+    return {"distance_from_cpu": None if far == np.inf else far, "unlike_cpu": far == np.inf}
+
+
 def distance(got, wanted):
-    """Of lists of arrays, the largest difference as a part of the largest number of its array; inf if none is that."""
-    return max((_distance(g, w) for g, w in zip(got, wanted, strict=True)), default=0.0)
+    """Of what a model makes, the largest difference as a part of the largest number of its array; inf if there is no
+    such."""
+    return _distance(list(got), list(wanted))
 
 
 def _distance(got, wanted):
+    if isinstance(wanted, dict):
+        return _distance(list(got.values()), list(wanted.values())) if got.keys() == wanted.keys() else np.inf
+    if isinstance(wanted, list):
+        same = isinstance(got, list) and len(got) == len(wanted)
+        return max((_distance(g, w) for g, w in zip(got, wanted)), default=0.0) if same else np.inf
+    got, wanted = np.asarray(got), np.asarray(wanted)
     if got.shape != wanted.shape or got.dtype != wanted.dtype:
         return np.inf
     if got.dtype.kind not in "fiu":

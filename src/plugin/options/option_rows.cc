@@ -155,8 +155,8 @@ constexpr OptionRow kRows[] = {
     {"pad", false, "", "dimensions of the model's inputs with lengths, such as batch:1,2,4,8;sequence:64,128, or off",
      "Pad these dimensions to the next of their lengths, and cut what comes out. So few shapes are run, and with "
      "`auto_graph` each has a graph. A session fails if padding might change a result: every node of a region has to "
-     "leave the rows of the dimension apart; attention and reductions are masked. Masks that grow from run to run, and "
-     "whose length no output tells, `auto_graph` pads by itself, unless this is `off`.",
+     "leave the rows of the dimension apart; attention and reductions are masked. `auto_graph` "
+     "also pads a mask that grows from run to run, if no output shows its length; `off` stops that.",
      paddings},
 
     // ---- streams
