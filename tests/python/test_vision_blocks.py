@@ -447,6 +447,26 @@ def test_windows_are_moved_at_once(encore, make_model, tmp_path, dtype, channels
         assert step not in plan, plan
 
 
+@pytest.mark.parametrize("channels", [16, 3])
+@pytest.mark.parametrize("begin", [0, 1])
+def test_a_rolled_picture_is_cut(encore, make_model, tmp_path, begin, channels):
+    """Swin pads pictures to whole windows, and cuts them again. A row may be taken, too, or be there several times."""
+
+    def build(net):
+        x, side = net.input("x", ["n", SIDE, SIDE, channels]), SIDE - 3
+        y, z = rolled(net, x, SHIFT), rolled(net, x, -SHIFT)
+        for axis in (1, 2):
+            y = net.node("Slice", [y, net.ints(begin), net.ints(begin + side), net.ints(axis), net.ints(1)])
+        net.output(net.node("Softmax", [y], axis=-1), ["n", side, side, channels])
+        row = net.node("Gather", [z, net.constant(begin, np.int64)], axis=1)
+        row = net.node("Expand", [net.node("Unsqueeze", [row, net.ints(1)]), net.ints(1, 2, 1, 1)])
+        net.output(net.node("Softmax", [row], axis=-1), ["n", 2, SIDE, channels])
+        return net
+
+    plan = plan_of(agrees(build, make_model, shape=(SIDE, SIDE, channels)), tmp_path)
+    assert plan.count("encore.View(") == 2 and " Slice(" not in plan and "encore.Roll(" not in plan, plan
+
+
 def test_a_picture_is_turned_and_rolled(encore, make_model, tmp_path):
     """Neighbours do not stay neighbours, so that it is turned by itself."""
 

@@ -65,10 +65,11 @@ struct CopyRolled {
   const T* in;
   T* out;
   Walk<Int> order, from;
+  Int first;  // of the order
   Turn<Int> turns[kMostRolledAxes];
   int count;
   DEVICE_FN void operator()(int64_t i) const {
-    Int place = order(Int(i));
+    Int place = first + order(Int(i));
     NO_UNROLL for (int t = 0; t < count; ++t) place = turns[t](place);
     device::store_aligned(out + i, device::load_aligned<1>(in + from(place)));
   }
@@ -101,7 +102,7 @@ void copy_rolled(device::StreamRef stream, const void* in, const StridedView& fr
   const StridedView::Axis read = from.in_a_row(), taken = order.in_a_row();
   require(rolls.size() <= kMostRolledAxes && read.size() <= kMostSteps && taken.size() <= kMostSteps, shape.str(),
           " cannot be rolled in one copy");
-  if (shape.count() == 0) return;
+  if (order.shape().count() == 0) return;
   struct Place {
     int64_t inner, size, shift;
   };
@@ -116,19 +117,27 @@ void copy_rolled(device::StreamRef stream, const void* in, const StridedView& fr
     for (const Place& place : places)
       if (place.inner % wide != 0) return false;
     const auto address = reinterpret_cast<uintptr_t>(in) | reinterpret_cast<uintptr_t>(out);
-    return address % (size_t(wide) * bytes) == 0 && keeps_packs(read, wide) && keeps_packs(taken, wide);
+    return address % (size_t(wide) * bytes) == 0 && order.offset() % wide == 0 && keeps_packs(read, wide) &&
+           keeps_packs(taken, wide);
   };
   while (size_t(2 * pack) * bytes <= 16 && fits(2 * pack)) pack *= 2;
-  const int64_t count = shape.count() / pack;
+  // The order may leave some of what there is, or take it several times.
+  const int64_t there = shape.count() / pack, count = order.shape().count() / pack;
   const auto launch = [&]<class T, class Int>() {
-    CopyRolled<T, Int> kernel{
-        static_cast<const T*>(in), static_cast<T*>(out), {taken, pack, count}, {read, pack, count}, {}, 0};
+    CopyRolled<T, Int> kernel{static_cast<const T*>(in),
+                              static_cast<T*>(out),
+                              {taken, pack, count},
+                              {read, pack, there},
+                              Int(order.offset() / pack),
+                              {},
+                              0};
     for (const Place& place : places)
-      kernel.turns[kernel.count++] = {divider_of<Int>(place.inner / pack, count), divider_of<Int>(place.size, count),
+      kernel.turns[kernel.count++] = {divider_of<Int>(place.inner / pack, there), divider_of<Int>(place.size, there),
                                       Int(place.shift)};
     device::for_each_index(stream, count, kernel);
   };
-  const bool is_small = std::max({count, reach_of(read) / pack, reach_of(taken) / pack}) < INT32_MAX;
+  const int64_t last = order.offset() + reach_of(taken);
+  const bool is_small = std::max({count, there, reach_of(read) / pack, last / pack}) < INT32_MAX;
   dispatch_size(size_t(pack) * bytes, [&]<class T>() {
     if (is_small)
       launch.template operator()<T, int>();

@@ -17,7 +17,7 @@ struct Roll {
 
 // Whether one copy can read, or write, by the view: neighbours stay neighbours, and its steps are few.
 bool suits_rolled_copy(const StridedView& view);
-// `from` has the elements of a tensor, and `order` is a view of that tensor when it is rolled and dense.
+// `from` has the elements of a tensor, and `order` is a view of that tensor, or of a part, when it is rolled and dense.
 void copy_rolled(device::StreamRef stream, const void* in, const StridedView& from, const std::vector<Roll>& rolls,
                  const StridedView& order, void* out, size_t bytes);
 
