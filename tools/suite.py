@@ -1,5 +1,6 @@
 """The stages of `./encore test`, from the cheapest on. One that fails doesn't keep the others from being run."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -107,18 +108,25 @@ def _all():
         Stage("demo", _demo, ("build virtual",)),
     ]
     for preset in SANITIZERS:
-        python = lambda preset=preset: _sanitized_python(preset)
-        stages += [_build(preset), _native(preset), Stage(f"Python, {preset}", python, (f"build {preset}",))]
+        python = lambda *few, preset=preset: _sanitized_python(preset, *few)
+        native = _native(preset)
+        native.in_brief = lambda preset=preset: _ctest(preset, "--exclude-regex", "_as_")  # other GPUs
+        threads = Stage(f"Python, {preset}", python, (f"build {preset}",), in_brief=lambda of=python: of("--few"))
+        stages += [_build(preset), native, threads]
     on_asan = ("build virtual-asan",)
     sanitized = lambda *few: _sanitized_operators("virtual-asan", *few)
     stages.append(Stage("operators, virtual-asan", sanitized, on_asan, 4, lambda: sanitized("--few")))
-    stages += [Stage("soak", _soak, ("build virtual",), 1.1), Stage("fuzz", _fuzz, on_asan, 2, lambda: _fuzz(2800))]
+    stages += [
+        Stage("soak", _soak, ("build virtual",), 1.1, lambda: _soak(20)),
+        Stage("fuzz", _fuzz, on_asan, 2, lambda: _fuzz(2800)),
+    ]
     if IN_CI or env.nvcc():
         cuda = _build("cuda")
-        if not env.gpu_works():  # where its tests are but compiled
-            cuda.in_brief = lambda: env.build("cuda", "all")
+        if not env.gpu_works():  # where kernels are but compiled, and need not be fast
+            cuda.in_brief = lambda: _build_unoptimized("cuda")
         stages += [cuda, Stage("library", _check_library, ("build cuda",))]
-        stages.append(Stage("wheel", _wheel, ("build virtual", "build cuda"), 1.5))
+        of_newest = lambda: _wheel(env.NEWEST_ORT)
+        stages.append(Stage("wheel", _wheel, ("build virtual", "build cuda"), 1.5, of_newest))
         if env.gpu_works():
             on_gpu = lambda: _pytest(preset="cuda")
             stages += [_native("cuda"), Stage("Python, on the GPU", on_gpu, ("build cuda",))]
@@ -153,6 +161,12 @@ def _build(preset, *targets):
     return Stage(f"build {preset}", build, minutes=BUILD_MINUTES[preset])
 
 
+def _build_unoptimized(preset):
+    """But for its C++ tests. nvcc takes two thirds of the time."""
+    with _environment(NVCC_APPEND_FLAGS="-Xcicc -O1"):
+        return env.build(preset, "all")
+
+
 def _native(preset):
     return Stage(f"C++ tests, {preset}", lambda: _ctest(preset), (f"build {preset}",))
 
@@ -173,10 +187,20 @@ def _demo():
     env.run(env.PYTHON, env.ROOT / "tools" / "demo.py", "--device", "virtual", "--seconds", "0.2")
 
 
-def _ctest(preset):
+def _ctest(preset, *options):
     folder = env.ROOT / "build" / preset
     jobs = 1 if preset == "cuda" else env.JOBS  # a GPU's memory is measured; a virtual one is a process's own
-    command = [*_launcher(preset), "ctest", "--test-dir", folder, "--no-tests=error", "--output-on-failure", "-j", jobs]
+    command = [
+        *_launcher(preset),
+        "ctest",
+        "--test-dir",
+        folder,
+        "--no-tests=error",
+        "--output-on-failure",
+        "-j",
+        jobs,
+        *options,
+    ]
     closings = _stream(command, _on(preset, GTEST_BRIEF="1", **SANITIZERS.get(preset, {})))
     log = (folder / "Testing" / "Temporary" / "LastTest.log").read_text(errors="replace")
     skipped = sorted(set(re.findall(r"^(\S+): Skipped$", log, re.MULTILINE)))
@@ -206,9 +230,9 @@ def _launcher(preset):
     return ["setarch", "-R"] if works else []
 
 
-def _sanitized_python(preset):
+def _sanitized_python(preset, *options):
     """The tests with threads."""
-    command = [*_launcher(preset), env.PYTHON, "-m", "pytest", "-q", "-p", "no:xdist", *THREADED]
+    command = [*_launcher(preset), env.PYTHON, "-m", "pytest", "-q", "-p", "no:xdist", *options, *THREADED]
     if preset == "virtual-tsan":
         command += ["--deselect", SPREAD]
     return _stream(command, _in_sanitized_python(preset))
@@ -221,9 +245,9 @@ def _in_sanitized_python(preset):
     return _on(preset, LD_PRELOAD=preload, **SANITIZED_PYTHON[preset])
 
 
-def _soak():
-    """A minute of threads that do random things over a few sessions."""
-    return _stream([env.PYTHON, env.ROOT / "tests" / "soak" / "soak.py", "--seconds", "60"], _on("virtual"))
+def _soak(seconds=60):
+    """Threads that do random things over a few sessions."""
+    return _stream([env.PYTHON, env.ROOT / "tests" / "soak" / "soak.py", "--seconds", seconds], _on("virtual"))
 
 
 def _fuzz(cases=5600):
@@ -253,16 +277,15 @@ def _check_library():
     )
 
 
-def _wheel():
+def _wheel(*orts):
     """Of what was built before, installed where there is nothing else of Encore's, beside the oldest and the newest."""
     with tempfile.TemporaryDirectory() as folder:
         wheel = env.ROOT / "tools" / "wheel.py"
         env.run(env.PYTHON, wheel, "--architectures", "here", "--output", folder, env=env.variables())
         (made,) = Path(folder).glob("*.whl")
         command = [env.PYTHON, "-m", "pytest", "-q", env.ROOT / "tests" / "package" / "installed.py"]
-        return _stream(
-            command, env.variables(ENCORE_WHEEL=str(made), ENCORE_WHEEL_ORTS=f"{OLDEST_ORT} {env.NEWEST_ORT}")
-        )
+        orts = " ".join(orts or (OLDEST_ORT, env.NEWEST_ORT))
+        return _stream(command, env.variables(ENCORE_WHEEL=str(made), ENCORE_WHEEL_ORTS=orts))
 
 
 def _check_missing_gpu(library):
@@ -273,6 +296,17 @@ def _check_missing_gpu(library):
     said = done.stdout + done.stderr
     if done.returncode or "Encore offers no device: " not in said:
         raise env.Failed(f"without a GPU, registering {library} said: {said[-2000:]}")
+
+
+@contextlib.contextmanager
+def _environment(**variables):
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _on(preset, ort=env.NEWEST_ORT, **more):

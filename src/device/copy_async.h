@@ -15,7 +15,7 @@ DEVICE_FN void copy_async(void* to, const void* from) {
 #else
   using Word = Pack<uint32_t, kBytes / 4>;
   const Word word = load_aligned<kBytes / 4>(static_cast<const uint32_t*>(from));
-  std::memcpy(to, &word, sizeof word);
+  store_aligned(static_cast<uint32_t*>(to), word);
 #endif
 }
 
@@ -27,7 +27,7 @@ DEVICE_FN void copy_async_or_zeros(void* to, const void* from, bool is_there) {
                : "memory");
 #else
   const auto word = is_there ? load_aligned<4>(static_cast<const uint32_t*>(from)) : Pack<uint32_t, 4>{};
-  std::memcpy(to, &word, sizeof word);
+  store_aligned(static_cast<uint32_t*>(to), word);
 #endif
 }
 

@@ -106,9 +106,6 @@ class Masking {
 
   // A part of what indices are a sum of is looked at before another dimension changes the whole.
   void look_up(size_t at, const Lookup& lookup) {
-    if (plan_.steps[at].runs != Runs::on_device)
-      fail(Code::not_supported, ops::label_of(*plan_.steps[at].node),
-           " picks rows on the host; leave the dimension out of 'pad'");
     const int64_t tuples = is_onnx(*plan_.steps[at].node, "GatherND");
     const int data = plan_.steps[at].inputs[0];
     size_t sum = maker_of(plan_.steps[at].inputs[1]);
@@ -191,6 +188,9 @@ void add_padding_masks(Plan& plan, const PaddedAxes& axes, const std::string& di
         fail(Code::not_supported, "what goes along '", dim,
              "' is among convolutions with their channels last; leave it out of 'pad'");
       const size_t at = size_t(found - plan.steps.begin());
+      if (found->runs != Runs::on_device)
+        fail(Code::not_supported, ops::label_of(*found->node), " goes along '", dim,
+             "' on the host; leave it out of 'pad'");
       const bool is_attention = plan.steps[at].node->op_type().ends_with("Attention");
       if (is_attention)
         masking.mask_attention(at);

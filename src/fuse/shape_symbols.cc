@@ -390,7 +390,7 @@ std::optional<Dims> ShapeSymbols::reduced(const Step& step) const {
     if (!own) return std::nullopt;
     along.insert(*own);
   }
-  const bool keeps = !is_squeeze && info.get_int("keepdims", 1) != 0;
+  const bool keeps = !is_squeeze && info.get_int("keepdims", 1) == 1;
   Dims made;
   for (size_t i = 0; i < from->size(); ++i)
     if (!along.contains(i))

@@ -7,6 +7,7 @@
 #include <limits>
 #include <string_view>
 
+#include "ops/range_count.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
@@ -258,9 +259,9 @@ class Range : public Op {
     }
     const auto [first, limit, step] = given;
     require(step != V(0), "the step is zero");
-    const double count = std::max(std::ceil((double(limit) - double(first)) / double(step)), 0.);
-    require(count < 1e9, "a range from ", first, " to ", limit, " by ", step, " is too long");
-    const Tensor y = context.output(0, Shape{int64_t(count)});
+    const int64_t count = range_count(first, limit, step);
+    require(count < 1'000'000'000, "a range from ", first, " to ", limit, " by ", step, " is too long");
+    const Tensor y = context.output(0, Shape{count});
     std::vector<V> values;
     for (int64_t i = 0; i < y.count(); ++i) values.push_back(first + V(i) * step);
     store(y, values);
@@ -338,6 +339,8 @@ class Reduce : public Op {
     return nullptr;
   }
   void run(Context& context) const override {
+    if (const Tensor* const axes = context.find_input(1))
+      for (const int64_t axis : values_of<int64_t>(*axes)) checked_axis(axis, context.input(0).shape.rank());
     if (is_real(context.input(0).type))
       reduce(context, function_.of_reals);
     else

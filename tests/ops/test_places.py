@@ -49,6 +49,8 @@ ONE_HOT = [
         for v in [np.array([1, 2], "int8"), np.array([3, -4], "int16"), np.array([5, 6], "int64"),
                   np.array([False, True])]
     ],
+    exact("OneHot", [np.array([2**64 - 1, 1, 2**63], np.uint64), Const(np.array(4)), Const(np.float32([0, 1]))],
+          reference=one_hot, name="vast"),
     exact("OneHot", [np.array([0.7, -1, 2, 9], np.float32), Const(np.float32(3)), Const(np.array([0, 5], np.int64))],
           reference=lambda i, d, v: one_hot(np.trunc(i), d, v), name="floats"),
     exact("OneHot", [np.array([np.nan, np.inf, -np.inf, 1e30, 1], np.float32), Const(np.array(3)),

@@ -153,6 +153,9 @@ FILLS = [
     exact("Range", [Const(np.float32(1)), Const(np.float32(10)), Const(np.float32(2.5))]),
     exact("Range", [Const(np.int64(10)), Const(np.int64(-3)), Const(np.int64(-4))]),
     exact("Range", [Const(np.int32(5)), Const(np.int32(5)), Const(np.int32(1))], name="empty", capture=False),
+    # No double tells their ends apart.
+    exact("Range", [Const(np.int64(2**60 + 1)), Const(np.int64(2**60 + 11)), Const(np.int64(1))], name="vast"),
+    exact("Range", [Const(np.int64(2**53 + 3)), Const(np.int64(2**53 + 1)), Const(np.int64(-1))], name="vast-down"),
     exact("ConstantOfShape", [ints(2, 3)]),
 ]
 

@@ -224,6 +224,7 @@ def test_mel_of_nonsense():
         return [*map(whole, (bands, length, rate)), np.array(low, np.float32), np.array(high, np.float32)]
 
     fails("MelWeightMatrix", asked(bands=-1), {}, "num_mel_bins is -1", opset=17)
+    fails("MelWeightMatrix", asked(bands=2**21), {}, "num_mel_bins is 2097152", opset=17)
     fails("MelWeightMatrix", asked(rate=0), {}, "sample_rate is 0", opset=17)
     fails("MelWeightMatrix", asked(high=-5.0), {}, "edges are", opset=17)
     fails("MelWeightMatrix", asked(low=np.nan), {}, "lower_edge_hertz is nan", opset=17)

@@ -18,9 +18,11 @@ def stages(monkeypatch):
     """stages(late): those of the whole suite after a run, each with its commands, on a machine that is late or not."""
     ran = []
     for name in ("_format", "_generated", "_demo", "_ctest", "_check_library", "_wheel", "_stream"):
-        monkeypatch.setattr(suite, name, lambda *command, name=name: ran.append((name, *map(str, command))))
+        monkeypatch.setattr(suite, name, lambda *command, name=name: ran.append((name, *map(str, command))) or [])
     monkeypatch.setattr(suite.site_of_docs, "build", lambda: ran.append("site"))
-    monkeypatch.setattr(suite.env, "build", lambda *targets: ran.append(targets))
+    monkeypatch.setattr(
+        suite.env, "build", lambda *targets: ran.append((targets, suite.os.environ.get("NVCC_APPEND_FLAGS")))
+    )
     monkeypatch.setattr(suite.env, "setup", lambda: None)
     monkeypatch.setattr(suite.env, "ort_folder", lambda version: version)
     monkeypatch.setattr(suite, "IN_CI", True)

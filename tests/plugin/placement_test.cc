@@ -444,6 +444,12 @@ TEST(Regions, OneNodeIsNoneIfItReadsOnTheHostWhatIsNotThere) {
   s.node("Expand", {"w", "#n"}, {"e"}, true, false);
   EXPECT_EQ(s.regions(), Regions{});
 }
+TEST(Regions, NorIfItsBodyDoes) {
+  Sketch s;
+  s.input("n").constant("w").large("w").one_of_several();
+  s.node("Loop", {"w"}, {"e"}, true, false).with_bodies({"n"}, {"n"});
+  EXPECT_EQ(s.regions(), Regions{});
+}
 TEST(Regions, WhatIsComputedFromWhatOnlyTheHostHasStaysThere) {
   Sketch s;
   s.input("x").on_host("iteration").constant("most").constant("zero");

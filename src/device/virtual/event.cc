@@ -43,6 +43,12 @@ struct EventState {
 // What an event's handle points to; graphs that record the event see whether it has gone.
 using Held = std::shared_ptr<EventState>;
 
+// As cudaEventRecord wants it.
+void check_device_of(const EventState& event, const StreamState& stream) {
+  require(event.device == stream.device, "an event of device ", event.device,
+          " can't be recorded on a stream of device ", stream.device);
+}
+
 EventState& event_state(EventRef event) {
   check_not_forked();
   check_not_gone();
@@ -95,6 +101,7 @@ Event::~Event() { delete static_cast<Held*>(ref_.native()); }
 void EventRef::record(StreamRef ref) const {
   EventState& event = event_state(*this);
   StreamState& stream = state_of(ref);
+  check_device_of(event, stream);
   Recorded recorded;
   {
     std::unique_lock lock(stream.mutex);
@@ -112,8 +119,8 @@ void EventRef::record(StreamRef ref) const {
 }
 
 void EventRef::record_at_launch(StreamRef ref) const {
-  event_state(*this);
   StreamState& stream = state_of(ref);
+  check_device_of(event_state(*this), stream);
   std::lock_guard lock(stream.mutex);
   Capture* const capture = stream.capturing();
   require(capture, "an event is to be recorded at launches of a graph, and the stream captures none");

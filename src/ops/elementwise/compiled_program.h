@@ -72,10 +72,7 @@ DEVICE_FN void store(void* to, int64_t first, const Values<T, kPack>& values) {
 }
 
 // Where an index lies in a dimension that is begun elsewhere.
-DEVICE_FN int rolled(int index, int shift, int size) {
-  index += shift;
-  return index >= size ? index - size : index;
-}
+DEVICE_FN int rolled(int index, int shift, int size) { return index + (index < size - shift ? shift : shift - size); }
 
 // Sums and products whose roundings compilers leave alone: they would join one to the next.
 template <ScalarFunction kFunction>

@@ -156,8 +156,8 @@ struct ElementwiseProgram {
       if (d >= rank) break;
       Index index = at[d];
       if (by.is_rolled) {
-        index += by.shifts[d];
-        if (index >= Index(sizes[d].divisor())) index -= Index(sizes[d].divisor());
+        const Index size = Index(sizes[d].divisor()), shift = by.shifts[d];
+        index += index < size - shift ? shift : shift - size;
       }
       place += index * by.strides[d];
     }

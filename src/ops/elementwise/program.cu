@@ -58,6 +58,7 @@ class ElementwiseOp : public Op {
       for (int k = join.input; k <= join.last; ++k) {
         require(joined_in_[size_t(k)] < 0, "the expression joins input ", k, " twice");
         joined_in_[size_t(k)] = join.input;
+        constant_[size_t(k)] = false;  // what is joined is perhaps made by the launch before
       }
     }
     require(fits_in_a_program(expression_, node.input_count()), "the expression does not fit in a program");

@@ -35,6 +35,7 @@ struct BlockProduct {
   const void* a = nullptr;
   void* y = nullptr;
   const void* bias = nullptr;  // may be null
+  bool constant_bias = false;  // so that it may be read before earlier work is done
   int64_t count = 0;
   bool tf32 = false;
   bool gated = false;  // y is what elementwise/gate.h makes of both the columns that come in turns

@@ -34,7 +34,8 @@ std::optional<std::vector<int32_t>> order_by_groups(const Tensor& groups, const 
 
 }  // namespace
 
-MatMulNBits::MatMulNBits(const NodeInfo& node) : tf32_(node.settings.use_tf32), gated_(node.get_int(kGated, 0) != 0) {
+MatMulNBits::MatMulNBits(const NodeInfo& node)
+    : tf32_(node.settings.use_tf32), gated_(node.get_int(kGated, 0) != 0), constant_bias_(node.constant_input(5)) {
   const auto wanted = [&](const char* attribute) {
     const auto value = node.find_int(attribute);
     require(value.has_value(), "the attribute ", attribute, " is missing");
@@ -118,6 +119,7 @@ void MatMulNBits::run(Context& context) const {
                        .a = a.data,
                        .y = y.data,
                        .bias = bias_of(context),
+                       .constant_bias = constant_bias_,
                        .count = a.count() / weights.depth,
                        .tf32 = tf32_,
                        .gated = gated_};
@@ -136,8 +138,12 @@ bool MatMulNBits::run_normed(Context& context, RowNorm norm, const Tensor& x) co
   if (kept_order_ || norm.width != weights.depth || !fits_normed(context.stream().device(), norm.rows, weights, woven_))
     return false;
   const Tensor y = context.output(0, x.shape.with(x.shape.rank() - 1, columns()));
-  const BlockProduct product{
-      .type = x.type, .y = y.data, .bias = bias_of(context), .count = norm.rows, .gated = gated_};
+  const BlockProduct product{.type = x.type,
+                             .y = y.data,
+                             .bias = bias_of(context),
+                             .constant_bias = constant_bias_,
+                             .count = norm.rows,
+                             .gated = gated_};
   if (context.wants_output(1)) norm.sum = context.output(1, x.shape).data;
   multiply_normed(context.stream(), norm, product, weights, woven_);
   return true;

@@ -27,7 +27,7 @@ class MatMulNBits final : public NormableProduct {
   WovenCodes woven_;
   std::vector<int32_t> order_;  // in which woven codes stand along the depth; none if that is their own
   const int32_t* kept_order_ = nullptr;
-  bool may_weave_, tf32_, gated_;
+  bool may_weave_, tf32_, gated_, constant_bias_;
 };
 
 }  // namespace encore::ops

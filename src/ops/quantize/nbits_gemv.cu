@@ -44,6 +44,7 @@ struct NBitsGemv {
   int tiles, of_block, of_warp;  // in all, of a block, and units of a warp
   device::SmallDivider by_count, by_units, by_warps;
   bool gated;  // as in BlockProduct: a tile has columns of both
+  bool constant_bias;
 
   DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
     const int first_tile = int(b.index()) * of_block, left = tiles - first_tile;
@@ -57,7 +58,7 @@ struct NBitsGemv {
           UNROLL for (int h = 0; h < kHeld; ++h) {
             if (h < of_warp && from + h < own_units) weights.load(held[t].at[h], t % 32, base + from + h);
           }
-          addend[t] = addend_of(place_of(t, first_tile).column);
+          addend[t] = constant_bias ? addend_of(place_of(t, first_tile).column) : 0.f;
         },
         [&](Shared& s) { return rows_in(b, s); }, [&](Shared& s) { return s.squares; });
     device::for_each_warp(b, [&](Warp warp, Shared& s) {
@@ -88,7 +89,7 @@ struct NBitsGemv {
       const int made = (own_tiles * weights.count) << log2_made();
       NO_UNROLL for (int i = t; i < made; i += b.size()) {
         const Place place = place_of(i, first_tile);
-        store(b, s, place, first_tile, i == t ? addend[t] : addend_of(place.column));
+        store(b, s, place, first_tile, constant_bias && i == t ? addend[t] : addend_of(place.column));
       }
     });
   }
@@ -200,7 +201,8 @@ void launch(StreamRef stream, const Rows& rows, const BlockProduct& p, const Blo
                                                        device::SmallDivider(int(p.count)),
                                                        device::SmallDivider(int(Form::units(w))),
                                                        device::SmallDivider(int(spread.of_warp)),
-                                                       p.gated});
+                                                       p.gated,
+                                                       p.constant_bias});
 }
 
 // Calls f.template operator()<kMost>(). One row is as good as eight but for weights of four bits, which most models

@@ -23,7 +23,7 @@ struct Begin {
   const T *initial_h, *initial_c;
   T *h, *y_h, *y_c;
   Compute<T>* c;
-  int64_t direction_stride, batch_stride;
+  int64_t states, direction_stride, batch_stride;
   const int32_t* lengths;
   bool no_steps;
   DEVICE_FN void operator()(int64_t i) const {
@@ -31,6 +31,7 @@ struct Begin {
     const int64_t direction = by_batch(by_hidden(i, unit), sequence);
     const int64_t outside = direction * direction_stride + sequence * batch_stride + unit;
     h[i] = initial_h ? initial_h[outside] : T(0.f);
+    if (lengths) h[i + states] = h[i];  // where a sequence that has ended writes nothing
     if (c) c[i] = initial_c ? Compute<T>(initial_c[outside]) : Compute<T>(0);
     if (!no_steps && (!lengths || lengths[sequence] > 0)) return;
     if (y_h) y_h[outside] = T(0.f);
@@ -52,6 +53,7 @@ void begin(Context& context, Recurrence& r) {
     begin.c = static_cast<Compute<T>*>(r.c);
     begin.y_h = static_cast<T*>(r.y_h);
     begin.y_c = static_cast<T*>(r.y_c);
+    begin.states = r.states();
     begin.direction_stride = r.batch_first ? r.hidden : r.batch * r.hidden;
     begin.batch_stride = r.batch_first ? r.directions * r.hidden : r.hidden;
     begin.lengths = r.lengths;

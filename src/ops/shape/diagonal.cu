@@ -20,7 +20,7 @@ struct AnyIndices {
       case Type::i32: return at<int32_t>(i);
       case Type::i16: return at<int16_t>(i);
       case Type::i8: return at<int8_t>(i);
-      case Type::u64: return int64_t(at<uint64_t>(i));
+      case Type::u64: return at<uint64_t>(i) > uint64_t(INT64_MAX) ? INT64_MIN : int64_t(at<uint64_t>(i));
       case Type::u32: return at<uint32_t>(i);
       case Type::u16: return at<uint16_t>(i);
       case Type::u8: return at<uint8_t>(i);

@@ -5,6 +5,7 @@
 
 #include "device/launch.h"
 #include "ops/dispatch.h"
+#include "ops/range_count.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
@@ -62,11 +63,17 @@ struct Count {
   T start, delta;
   DEVICE_FN void operator()(int64_t i) const { out[i] = T(Term(start) + Term(i) * Term(delta)); }
 };
+constexpr int64_t kFloat = 1;  // as ONNX numbers types
+constexpr int64_t kMostOfRange = int64_t(1) << 53;
 using RangeTypes = TypeList<float, Half, BFloat16, double, int16_t, int32_t, int64_t>;
 
 class Range : public Op {
  public:
-  explicit Range(const NodeInfo&) {}
+  explicit Range(const NodeInfo& node) {
+    const int64_t stash = node.get_int("stash_type", kFloat);
+    if (stash != kFloat && kHalves.has(node.input_type(0)))
+      fail(Code::not_supported, "stash_type is ", stash, "; numbers are added up in float (1)");
+  }
   void run(Context& context) const override {
     dispatch(RangeTypes{}, context.input(0).type, [&]<class T>() {
       const auto scalar = [&](int i, const char* what) {
@@ -78,9 +85,9 @@ class Range : public Op {
       const T start = scalar(0, "start"), limit = scalar(1, "limit"), delta = scalar(2, "delta");
       using C = device::Compute<T>;
       require(C(delta) != C(0), "delta is 0");
-      const double steps = std::ceil((double(C(limit)) - double(C(start))) / double(C(delta)));
-      require(!(steps > 9e15), "a range of ", steps, " elements");
-      const int64_t count = steps > 0 ? int64_t(steps) : 0;  // NaN gives none
+      using Exact = std::conditional_t<std::is_integral_v<T>, int64_t, double>;
+      const int64_t count = range_count(Exact(C(start)), Exact(C(limit)), Exact(C(delta)));
+      require(count < kMostOfRange, "a range of ", count, " elements");
       const Tensor out = context.output(0, Shape{count});
       device::for_each_index(context.stream(), count, Count<T>{out.as<T>(), start, delta});
     });

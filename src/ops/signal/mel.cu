@@ -13,6 +13,8 @@ namespace {
 
 using device::Divider;
 
+constexpr int64_t kMostBands = int64_t(1) << 20;
+
 // y[bin, band]; a band rises from its edge to the next one, and falls to the one after.
 template <class T>
 struct Triangles {
@@ -61,6 +63,7 @@ class MelWeightMatrix : public Op {
     require(lowest >= 0 && highest >= lowest, "the edges are ", lowest, " and ", highest, " hertz");
     const Tensor y = context.output(0, Shape{length / 2 + 1, bands});
     if (y.count() == 0) return;
+    require(bands <= kMostBands, "num_mel_bins is ", bands, "; ", kMostBands, " are the most");
 
     // In floats, as the CPU EP has it: a bin more or less would show.
     const auto mel_of = [](float hertz) { return float(2595 * std::log10(1 + hertz / 700)); };

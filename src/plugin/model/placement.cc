@@ -90,6 +90,16 @@ Reach reach(const PlacementGraph& graph, const std::vector<bool>& device_only) {
   return reach;
 }
 
+// Whether the node reads on the host what is not there when it is a region of its own.
+bool lacks_on_host(const PlacementGraph& graph, const Links& links, const PlacementNode& node) {
+  if (!node.host_reads.empty()) return true;
+  for (size_t i = 0; i < node.inputs.size(); ++i)
+    if (node.inputs[i] >= 0 && node.host_inputs[i] &&
+        (links.producer[size_t(node.inputs[i])] >= 0 || graph.from_outside[size_t(node.inputs[i])]))
+      return true;
+  return false;
+}
+
 // Whether the node can be a region of its own, and reads large constants that others have, or may have.
 bool shares_constants(const PlacementGraph& graph, const Links& links, int n, const std::vector<int>& region_of) {
   const PlacementNode& node = graph.nodes[size_t(n)];
@@ -98,14 +108,9 @@ bool shares_constants(const PlacementGraph& graph, const Links& links, int n, co
              return region_of[size_t(use.node)] >= 0;
            }));
   };
-  bool shares = false;
-  for (size_t i = 0; i < node.inputs.size(); ++i) {
-    if (node.inputs[i] < 0) continue;
-    const size_t value = size_t(node.inputs[i]);
-    if (node.host_inputs[i] && (links.producer[value] >= 0 || graph.from_outside[value])) return false;
-    shares |= is_shared(value);
-  }
-  return shares && node.claimable && !std::ranges::count(node.host_outputs, true);
+  const bool shares =
+      std::ranges::any_of(node.inputs, [&](int value) { return value >= 0 && is_shared(size_t(value)); });
+  return shares && !lacks_on_host(graph, links, node) && node.claimable && !std::ranges::count(node.host_outputs, true);
 }
 
 // What the graph computes on the host with numbers from graphs around, if these have them there, and what this needs.
@@ -342,7 +347,7 @@ std::vector<int> regions(const PlacementGraph& given, const std::vector<bool>& o
   for (int n : in_small_regions) region_of[size_t(n)] = kInSmallRegion;
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const PlacementNode& node = graph.nodes[n];
-    const bool is_by_data = node.outside && node.host_reads.empty();
+    const bool is_by_data = node.outside && !lacks_on_host(graph, links, node);
     if (region_of[n] >= 0 || !node.may_join || on_cpu[n]) continue;
     if (!is_by_data && !shares_constants(graph, links, int(n), region_of)) continue;
     region_of[n] = count;

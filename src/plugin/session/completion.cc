@@ -10,15 +10,22 @@
 #include "device/memory.h"
 
 namespace encore::plugin {
+namespace {
+
+// Whoever asks, in whichever thread, need not have any device: CUDA would start the first one.
+template <class Part, class F>
+auto on_its_device(const Part& part, F f) {
+  const device::Current current(part.stream.device());
+  return f();
+}
+
+}  // namespace
 
 Completion::~Completion() {
   try {
     const device::RelaxedCapture relaxed;
-    for (const Part& part : used()) part.event.synchronize();
-    for (const Part& part : parts_) {
-      const device::Current current(part.stream.device());
-      device::free_pinned(part.reported);
-    }
+    for (const Part& part : used()) on_its_device(part, [&] { part.event.synchronize(); });
+    for (const Part& part : parts_) on_its_device(part, [&] { device::free_pinned(part.reported); });
   } catch (const std::exception& error) {
     device::complain("a run could not be waited for", error);
   }
@@ -43,18 +50,20 @@ void Completion::write(std::span<const device::StreamRef> streams, FaultCells& f
 
 bool Completion::done() const {
   const device::RelaxedCapture relaxed;
-  return std::ranges::all_of(used(), [](const Part& part) { return part.event.done(); });
+  return std::ranges::all_of(used(),
+                             [](const Part& part) { return on_its_device(part, [&] { return part.event.done(); }); });
 }
 
 void Completion::wait() {
   const device::RelaxedCapture relaxed;
-  for (const Part& part : used()) part.event.synchronize();
+  for (const Part& part : used()) on_its_device(part, [&] { part.event.synchronize(); });
   for (Part& part : used())
     if (part.may_report) faults_->raise(*part.reported);
 }
 
 void Completion::order(void* stream) const {
-  for (const Part& part : used()) device::StreamRef(stream, part.stream.device()).wait(part.event);
+  for (const Part& part : used())
+    on_its_device(part, [&] { device::StreamRef(stream, part.stream.device()).wait(part.event); });
 }
 
 }  // namespace encore::plugin
