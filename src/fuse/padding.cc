@@ -225,7 +225,7 @@ class Walk {
   void move(Axes& axes, int by, const Step& step) const {
     for (Rows& rows : axes) {
       if (rows.axis == kSized) continue;
-      if (rows.count) seen(step, {}).refuse("hands on the numbers of its rows");
+      if (rows.count && rows.first == 0) seen(step, {}).refuse("hands on the numbers of its rows");
       rows = {rows.axis + by, Beside()};
       if (rows.axis < 0) seen(step, {}).refuse("goes along it");
     }

@@ -80,8 +80,13 @@ class Masking {
       const bool is_boolean = plan_.values[size_t(before)].type == Type::boolean;
       insert(at++, {"", is_boolean ? "And" : "Add", is_boolean ? 7 : 14, {}}, node.name(), {before, mask_}, mask);
     }
+    const bool is_all = is_onnxs && inputs[place] < 0;
     inputs[place] = mask;
-    Step masked = plan_.step(operator_of(node), node.name(), std::move(inputs), step.outputs);
+    Operator op = operator_of(node);
+    // From version 24 on one value is not for all keys, as it is where inputs disagree, but for the first one.
+    constexpr size_t kLengths = 6;
+    if (is_all && (inputs.size() <= kLengths || inputs[kLengths] < 0)) op.since_version = 23;
+    Step masked = plan_.step(std::move(op), node.name(), std::move(inputs), step.outputs);
     masked.origin = step.origin;
     plan_.steps[at] = std::move(masked);
   }

@@ -156,9 +156,10 @@ bool PaddedStep::holds_finds(size_t input, int place) const {
   return std::ranges::all_of(concat.inputs, is_one) && are_finds(concat.inputs[size_t(place)]);
 }
 
-void PaddedStep::check_is_long_enough(int axis) const {
-  if (const int64_t dim = dims(0)[size_t(axis)]; dim >= 0 && dim < known_.longest)
-    refuse(text("has a table of ", dim, ", and ", known_.longest, " is longer"));
+void PaddedStep::check_is_long_enough(int axis, int64_t first) const {
+  const int64_t wanted = known_.longest + first;
+  if (const int64_t dim = dims(0)[size_t(axis)]; dim >= 0 && dim < wanted)
+    refuse(text("has a table of ", dim, ", and ", wanted, " is longer"));
 }
 
 void PaddedStep::others_unpadded(std::initializer_list<size_t> known) const {

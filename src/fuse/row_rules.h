@@ -22,8 +22,9 @@ struct Beside {
 // What a value has of the dimension along one axis.
 struct Rows {
   int axis = kUnpadded;
-  std::optional<Beside> beside = {};    // none: as the step's inputs have it
-  bool count = false;                   // each value is the number of its row
+  std::optional<Beside> beside = {};  // none: as the step's inputs have it
+  bool count = false;                 // each value is the number of its row, counted from the first one's
+  int64_t first = 0;
   int counting = -1;                    // where along the last axis each is
   bool end_in_zeros = false;            // what is behind the rows that were there is
   std::vector<PaddingMask> masks = {};  // which the step has to have for that
@@ -31,9 +32,9 @@ struct Rows {
 
   Rows(int axis = kUnpadded) : axis(axis) {}  // what most rules have to say
   Rows(int axis, Beside beside) : axis(axis), beside(std::move(beside)) {}
-  static Rows numbered(int axis) {
+  static Rows numbered(int axis, int64_t first = 0) {
     Rows made(axis);
-    made.count = true;
+    made.count = true, made.first = first;
     return made;
   }
 };
@@ -102,7 +103,7 @@ class PaddedStep {
   bool holds_finds(size_t input) const;
   bool holds_finds(size_t input, int place) const;
   // The first input has as many there as there are ever to be.
-  void check_is_long_enough(int axis) const;
+  void check_is_long_enough(int axis, int64_t first = 0) const;
   // Inputs but these have to be as they were.
   void others_unpadded(std::initializer_list<size_t> inputs) const;
   void all_along_one_axis() const;

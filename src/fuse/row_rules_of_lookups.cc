@@ -85,7 +85,7 @@ Rows gather(const PaddedStep& step, size_t) {
   if (step.axis(0) == kSized || step.axis(1) == kSized) step.refuse("computes with its length");
   if (step.axis(1) >= 0) {
     if (step.axis(0) >= 0) step.refuse("has it in both inputs");
-    if (step.rows(1).count) step.check_is_long_enough(along);
+    if (step.rows(1).count) step.check_is_long_enough(along, step.rows(1).first);
     return along + step.axis(1);
   }
   return step.axis(0) < along ? step.axis(0) : step.axis(0) + step.rank(1) - 1;
@@ -102,7 +102,7 @@ Rows each_of_its_row(const PaddedStep& step, size_t) {
 Rows gather_each(const PaddedStep& step, size_t output) {
   const int along = step.own_axis("axis", 0, step.rank(0));
   if (step.axis(0) == kUnpadded && step.axis(1) == along) {
-    if (step.rows(1).count) step.check_is_long_enough(along);
+    if (step.rows(1).count) step.check_is_long_enough(along, step.rows(1).first);
     return along;
   }
   const int own = step.axis(0);

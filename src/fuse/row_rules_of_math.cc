@@ -1,6 +1,7 @@
 #include "fuse/row_rules.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "ops/registry.h"
 
@@ -31,7 +32,21 @@ Rows first_alone(const PaddedStep& step, size_t) {
 Rows copy(const PaddedStep& step, size_t output) {
   Rows made = first_alone(step, output);
   made.end_in_zeros = step.rows(0).end_in_zeros;
-  made.count = step.rows(0).count;
+  made.count = step.rows(0).count, made.first = step.rows(0).first;
+  return made;
+}
+
+constexpr int64_t kFarthest = int64_t(1) << 40;
+
+// Rows that are counted from elsewhere on.
+Rows shifted(const PaddedStep& step, size_t output) {
+  Rows made = each(step, output);
+  const bool adds = is_onnx(step.node(), "Add");
+  for (const size_t i : {0, 1}) {
+    const auto by = made.axis >= 0 && step.rows(i).count && (adds || i == 0) ? step.numbers(1 - i) : std::nullopt;
+    if (!by || by->size() != 1 || std::abs((*by)[0]) > kFarthest) continue;
+    made.count = true, made.first = step.rows(i).first + (adds ? (*by)[0] : -(*by)[0]);
+  }
   return made;
 }
 
@@ -359,11 +374,12 @@ Rows resize(const PaddedStep& step, size_t output) {
 
 constexpr RowRules kRules[] = {
     {"",
-     "Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceil Celu "
+     "Abs Acos Acosh And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceil Celu "
      "Clip Cos Cosh Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish IsInf IsNaN "
      "LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or Pow Reciprocal Relu Round Selu Shrink "
-     "Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Xor",
+     "Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sum Swish Tan Tanh ThresholdedRelu Xor",
      each},
+    {"", "Add Sub", shifted},
     {"", "PRelu", by_slope},
     {"", "Where", where},
     {"com.microsoft", "Gelu QuickGelu", each},

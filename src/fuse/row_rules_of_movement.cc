@@ -8,7 +8,9 @@ namespace encore::fuse {
 namespace {
 
 // The first input's rows, which are numbered as they were.
-Rows moved_to(const PaddedStep& step, int axis) { return step.rows(0).count ? Rows::numbered(axis) : Rows(axis); }
+Rows moved_to(const PaddedStep& step, int axis) {
+  return step.rows(0).count ? Rows::numbered(axis, step.rows(0).first) : Rows(axis);
+}
 
 // An axis has the dimension, if what is farther out of the rows is before the axis or part of it, and what is farther
 // in is part of it or behind it.
@@ -107,7 +109,7 @@ Rows concat(const PaddedStep& step, size_t) {
   Rows made = step.axis(0);
   bool are_ones = along == step.rank(0) - 1;
   for (size_t i = 0; i < step.inputs() && (are_ones &= step.is_one(i, along)); ++i)
-    if (step.rows(i).count) made.counting = int(i);
+    if (step.rows(i).count && step.rows(i).first == 0) made.counting = int(i);
   return made;
 }
 

@@ -287,6 +287,11 @@ TEST(Padding, TablesAreLongEnough) {
     EXPECT_EQ(positions(made, 64), "0 > 0");
     EXPECT_NE(positions(made, 65).find("node '' has a table of 64, and 65 is longer"), std::string::npos);
   }
+  const std::string shifted =
+      "const two: i64[] = 2\nlength: i64 = Gather(size, zero)\nat: i64[b] = Range(zero, length, one)\n"
+      "place: i64[b] = Add(two, at)\nposition: f32[b, 8] = Gather(table, place)";
+  EXPECT_EQ(positions(shifted, 62), "0 > 0");
+  EXPECT_NE(positions(shifted, 63).find("node '' has a table of 64, and 65 is longer"), std::string::npos);
 }
 
 TEST(Padding, AllMayBeSlicedOff) {

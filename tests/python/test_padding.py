@@ -7,7 +7,7 @@ import encore_session
 import numpy as np
 import onnxruntime_ep_encore
 import pytest
-from encore_session import Bound, in_threads, needs_graphs
+from encore_session import Bound, in_threads, needs_graphs, only_if
 from onnx import TensorProto, helper, numpy_helper
 
 FLOAT = np.float32
@@ -139,6 +139,19 @@ def test_inputs_that_disagree_are_the_models_error(encore, make_model):
     agrees(session, plain, one)  # broadcasting, which the names deny
     with pytest.raises(Exception, match="node 'add( to relu)?'"):
         session.run(None, {"x": np.ones((2, 4), FLOAT), "z": np.ones((3, 4), FLOAT)})
+
+
+@only_if(encore_session.NEWEST_OPSET >= 24)
+def test_keys_that_disagree_with_queries_are_all_seen(encore, make_model):
+    """Both are named alike, and nothing is padded if they are not as long."""
+    node = helper.make_node("Attention", ["q", "k", "k"], ["y"], "attention", q_num_heads=2, kv_num_heads=2)
+    ends = {"q": ["batch", "seq", 16], "k": ["batch", "seq", 16]}
+    model = make_model([node], ends, {"y": ["batch", "seq", 16]}, opset=24)
+    session, plain = make_session(model, pad="seq:8,16", use_tf32=0), make_session(model, use_tf32=0)
+    random = np.random.default_rng(0)
+    for lengths in ((5, 7), (7, 5), (6, 6)):
+        feeds = {name: random.standard_normal((2, rows, 16)).astype(FLOAT) for name, rows in zip("qk", lengths)}
+        np.testing.assert_allclose(session.run(None, feeds)[0], plain.run(None, feeds)[0], atol=1e-5)
 
 
 @pytest.fixture
