@@ -52,6 +52,21 @@ std::optional<Masked> masked_by(const Match& match, int sum) {
   return std::nullopt;
 }
 
+// Whether the rows go to a softmax, and nothing but their type and what is before them changes.
+bool is_softmaxed_as_it_is(const Match& match, int v) {
+  for (int more = 0; more < 3; ++more) {
+    const int reader = match.only_reader(v);
+    if (reader < 0 || is_softmax_of_rows(match, reader)) return reader >= 0;
+    const int made = match.step(reader).outputs[0];
+    const auto &from = match.value(v).dims, &to = match.value(made).dims;
+    const bool keeps_rows = match.is(reader, "Reshape") && from && to && !from->empty() && !to->empty() &&
+                            from->back() == to->back() && to->back() != -1;
+    if (!keeps_rows && !match.is(reader, "Cast")) return false;
+    v = made;
+  }
+  return false;
+}
+
 }  // namespace
 
 bool goes_to_a_softmax(const Match& match, int v) {
@@ -89,8 +104,7 @@ void add_chosen_mask(Match& match, int where) {
     return;
   const auto number = match.number(step, 1, dims->size());
   if (!number || !(*number <= kHides)) return;
-  const int cast = match.only_reader(y, "Cast");
-  if (!is_softmax_of_rows(match, match.only_reader(cast < 0 ? y : match.step(cast).outputs[0]))) return;
+  if (!is_softmaxed_as_it_is(match, y)) return;
   const std::span hidden(hides->as<const bool>(), size_t(hides->count()));
   if (std::ranges::count(hidden, true) == 0) {
     match.substitute(y, scores);

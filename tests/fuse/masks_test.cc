@@ -24,6 +24,13 @@ out p
 )");
 }
 
+TEST(ChosenMasks, RowsMayBeOfOneBatchThen) {
+  const std::string text =
+      replaced(replaced(kChosen, "p: f16[b, 2, 2, 3] = Softmax(m)", "p: f16[a, 2, 3] = Softmax(f)"), "p: f16[a",
+               "const flat: i64[3] = [-1, 2, 3]\nf: f16[a, 2, 3] = Reshape(m, flat)\np: f16[a");
+  EXPECT_NE(after("chosen_masks", text).find("Add(s, \"hides as numbers\")"), std::string::npos);
+}
+
 TEST(ChosenMasks, ThatHideNothingAreNone) {
   const std::string made = after("chosen_masks", replaced(kChosen, "[0, 1, 1, 0, 0, 1]", "[0, 0, 0, 0, 0, 0]"));
   EXPECT_NE(made.find("Softmax(s)"), made.npos) << made;

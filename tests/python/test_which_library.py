@@ -192,4 +192,5 @@ encore.register()
 print(os.environ.get("ENCORE_LIBRARY_PATH"))"""
     found = run(path, code, SITE=str(tmp_path / "site"))
     assert found.stdout.strip().endswith(":".join(map(str, folders))), found.stderr
-    assert run(path, code, SITE=str(tmp_path / "site"), ENCORE_LIBRARY_PATH="/mine").stdout == "/mine\n"
+    found = run(path, code, SITE=str(tmp_path / "site"), ENCORE_LIBRARY_PATH="/mine").stdout.strip()
+    assert found.startswith("/mine:") and found.endswith(":".join(map(str, folders)))
