@@ -1,7 +1,7 @@
 """Nodes that Encore must not take, and runs that must fail with the reason."""
 
 import pytest
-from encore_session import EP_NAME, assert_all_on_encore, nodes_on
+from encore_session import EP_NAME, ORT_VERSION, assert_all_on_encore, nodes_on
 from harness import Const, _onnx_type, session
 from onnx import helper, numpy_helper
 
@@ -44,7 +44,8 @@ def declined(op, inputs, attrs, opset=21, outputs=1, domain="", domain_opset=1):
     except AssertionError:
         raise
     except Exception as error:
-        assert not any(words in str(error) for words in ("Encore", "Unrecognized attribute")), error
+        assert "Encore" not in str(error)
+        assert ORT_VERSION < (1, 32) or "Unrecognized attribute" not in str(error), "older ones lack some"
         return
     assert op not in nodes_on(sess).get(EP_NAME, [])
 
