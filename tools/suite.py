@@ -1,6 +1,5 @@
 """The stages of `./encore test`, from the cheapest on. One that fails doesn't keep the others from being run."""
 
-import contextlib
 import os
 import re
 import shutil
@@ -9,6 +8,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest import mock
 
 import environment as env
 import generated
@@ -163,7 +163,7 @@ def _build(preset, *targets):
 
 def _build_unoptimized(preset):
     """But for its C++ tests. nvcc takes two thirds of the time."""
-    with _environment(NVCC_APPEND_FLAGS="-Xcicc -O1"):
+    with mock.patch.dict(os.environ, NVCC_APPEND_FLAGS="-Xcicc -O1"):
         return env.build(preset, "all")
 
 
@@ -296,17 +296,6 @@ def _check_missing_gpu(library):
     said = done.stdout + done.stderr
     if done.returncode or "Encore offers no device: " not in said:
         raise env.Failed(f"without a GPU, registering {library} said: {said[-2000:]}")
-
-
-@contextlib.contextmanager
-def _environment(**variables):
-    before = dict(os.environ)
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def _on(preset, ort=env.NEWEST_ORT, **more):

@@ -387,8 +387,9 @@ def test_sessions_with_graphs_of_onnxruntimes_protocol(encore, negation):
         graphed(make_session(negation, enable_cuda_graph=1))
     with pytest.raises(ValueError, match=f"the session has {words}"):
         graphed(onnxruntime_ep_encore.session(negation.SerializeToString(), enable_cuda_graph=True))
-    with pytest.raises(TypeError, match="graphed.. has no keyword 'enable_cuda_graph': its graphs"):
-        graphed(negation.SerializeToString(), enable_cuda_graph="True")
+    for asked in (True, "True"):
+        with pytest.raises(TypeError, match="graphed.. has no keyword 'enable_cuda_graph': its graphs"):
+            graphed(negation.SerializeToString(), enable_cuda_graph=asked)
     equal(graphed(negation.SerializeToString(), enable_cuda_graph="0")(some(2)), -some(2))
 
 

@@ -84,15 +84,19 @@ OrtStatus* guarded_on(int device, const char* where, Body&& body) noexcept {
   });
 }
 
-// Deletes what may wait for the device, with the device current unless the process is ending.
-template <class T>
-void delete_on(int device, T* thing) noexcept {
+// Does what may wait for the device, with the device current unless the process is ending.
+template <class F>
+void on_device_at_the_end(int device, F work) noexcept {
   std::optional<device::Current> current;
   try {
     current.emplace(device);
   } catch (const std::exception&) {  // so is the driver
   }
-  delete thing;
+  work();
+}
+template <class T>
+void delete_on(int device, T* thing) noexcept {
+  on_device_at_the_end(device, [&] { delete thing; });
 }
 
 // Owns what onnxruntime hands out or takes back by a release function.

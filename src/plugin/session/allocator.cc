@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <optional>
 #include <utility>
 
 #include "device/device.h"
@@ -153,12 +152,7 @@ class PinnedAllocator final : public Allocator {
   void* allocate_for_run(size_t bytes) override { return allocate(bytes, {}); }
   void* reserve(size_t bytes) override { return allocate(bytes, {}); }
   void free(void* address) noexcept override {
-    std::optional<device::Current> current;
-    try {
-      current.emplace(device());
-    } catch (const std::exception&) {  // the driver is gone, as the pool finds, too
-    }
-    pool_->free(address);
+    on_device_at_the_end(device(), [&] { pool_->free(address); });
   }
   void shrink() override {
     const device::Current current(device());

@@ -149,7 +149,7 @@ Ep::~Ep() {
   graphs_.reset();  // these wait for launches that may report faults
   shared_.reset();
   if (ran_elsewhere_) memory::wait_for(memory::tails(device()));
-  for (const auto& stream : idle_streams_) let_go(*stream);
+  for (const auto& stream : idle_streams_) memory::delist(*stream);
 }
 
 Ep& Ep::of(const OrtKernelInfo* kernel) {

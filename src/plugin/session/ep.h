@@ -158,7 +158,6 @@ class Ep : public OrtEp {
   void profile(const std::string& value);
   device::StreamRef own_stream();
   device::StreamRef find_stream(void* handle, const OrtKernelContext* context);
-  void let_go(device::StreamRef stream) noexcept;
   device::StreamRef begin_work(void* handle, const OrtKernelContext* context);
   // In a thread that has not begun the run, and knows none of its other streams.
   void wait_for_uploads(device::StreamRef stream);

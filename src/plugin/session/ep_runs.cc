@@ -226,16 +226,14 @@ void Ep::take_back(std::shared_ptr<device::Stream> stream) noexcept {
     }
   } catch (const std::exception&) {  // then it is of no use
   }
-  let_go(*stream);
+  memory::delist(*stream);
 }
 
 device::Stream Ep::give_stream() {
   const std::shared_ptr<device::Stream> stream = lend_stream();
-  let_go(*stream);
+  memory::delist(*stream);
   return std::move(*stream);
 }
-
-void Ep::let_go(device::StreamRef stream) noexcept { memory::delist(stream); }
 
 graph::SharedStream::Turn Ep::turn() const {
   // Older hosts don't tell whether a run has several threads, which would wait for each other.
