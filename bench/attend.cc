@@ -80,21 +80,21 @@ class Bare final : public ops::Context {
   static constexpr size_t kBytes = size_t(1) << 30;
   device::Stream stream_{0};
   device::Dnn dnn_{0};
-  Memory memory_{int64_t(kBytes / 2)};
+  Memory<> memory_{int64_t(kBytes / 2)};
   size_t used_ = 0;
 };
 
 void run(Captured& bench, const Problem& p) {
   Bare context;
   const auto filled = [&](int64_t values) {
-    auto memory = std::make_unique<Memory>(values);
+    auto memory = std::make_unique<Memory<>>(values);
     memory->set(context.stream(), random_values(values, 1));
     return memory;
   };
   const int64_t q_values = p.batch * p.heads * p.queries * p.size, k_values = p.batch * p.kv_heads * p.keys * p.size;
   const auto q = filled(q_values), k = filled(k_values), v = filled(k_values), y = filled(q_values);
   const auto mask = filled(p.batch * p.queries * p.keys);
-  const auto rows = [&](const std::unique_ptr<Memory>& of, int64_t heads, int64_t count) {
+  const auto rows = [&](const std::unique_ptr<Memory<>>& of, int64_t heads, int64_t count) {
     return ops::HeadRows{of->at(), heads * count * p.size, p.size, heads * p.size};
   };
   Attend a;

@@ -1,4 +1,5 @@
-// What benches time: work on halves in device memory, as a captured graph replays it one piece behind the other.
+// What benches time: work on halves or floats in device memory, as a captured graph replays it one piece behind the
+// other.
 #pragma once
 #include <algorithm>
 #include <random>
@@ -11,18 +12,19 @@
 
 namespace encore::bench {
 
+template <class T = device::Half>
 class Memory {
  public:
-  explicit Memory(int64_t values) : bytes_(size_t(values) * 2), at_(device::allocate(0, bytes_)) {}
+  explicit Memory(int64_t values) : bytes_(size_t(values) * sizeof(T)), at_(device::allocate(0, bytes_)) {}
   ~Memory() { device::free(0, at_); }
   Memory(const Memory&) = delete;
   void* at() const { return at_; }
-  void set(device::StreamRef stream, const std::vector<device::Half>& values) const {
+  void set(device::StreamRef stream, const std::vector<T>& values) const {
     device::copy(stream, at_, values.data(), bytes_);
     stream.synchronize();
   }
-  std::vector<device::Half> values(device::StreamRef stream) const {
-    std::vector<device::Half> got(bytes_ / 2);
+  std::vector<T> values(device::StreamRef stream) const {
+    std::vector<T> got(bytes_ / sizeof(T));
     device::copy(stream, got.data(), at_, bytes_);
     stream.synchronize();
     return got;
@@ -33,10 +35,11 @@ class Memory {
   void* at_;
 };
 
-inline std::vector<device::Half> random_values(int64_t count, float scale) {
+template <class T = device::Half>
+std::vector<T> random_values(int64_t count, float scale) {
   static std::mt19937 engine(1);
-  std::vector<device::Half> values(static_cast<size_t>(count));
-  for (device::Half& value : values) value = device::Half((float(engine() >> 8) / float(1 << 23) - 1) * scale);
+  std::vector<T> values(static_cast<size_t>(count));
+  for (T& value : values) value = T((float(engine() >> 8) / float(1 << 23) - 1) * scale);
   return values;
 }
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Exports models of families that tests/models has not, in halves and with random weights, by torch's exporters.
+"""Exports models of families that tests/models has not, with random weights, by torch's exporters.
 
-    bench/exports.py FOLDER [--models swin,segformer]
+    bench/exports.py FOLDER [--models swin,efficientnet_f32]
 
-bench/peers.py and bench/kernel_times.py take the files. Wants torch, torchvision, timm, transformers and onnxscript.
+Those whose names end with _f32 are in floats, others in halves. bench/peers.py and bench/kernel_times.py take the files. Wants torch, torchvision, timm, transformers and onnxscript.
 """
 
 import argparse
@@ -98,6 +98,7 @@ EXPORTED = {
 
 
 MODELS = TRACED | EXPORTED
+FLOATS = "_f32"
 
 
 class FirstOutput(torch.nn.Module):
@@ -110,17 +111,22 @@ class FirstOutput(torch.nn.Module):
         return y if isinstance(y, torch.Tensor) else y[0]
 
 
+def knows(name):
+    return name.removesuffix(FLOATS) in MODELS
+
+
 def module(name):
-    """In halves, and what it takes."""
+    """And what it takes."""
     torch.manual_seed(0)
-    made, x = MODELS[name]()
-    return FirstOutput(made).half().eval(), (x.half() if x.is_floating_point() else x,)
+    made, x = MODELS[name.removesuffix(FLOATS)]()
+    dtype = torch.float if name.endswith(FLOATS) else torch.half
+    return FirstOutput(made).to(dtype).eval(), (x.to(dtype) if x.is_floating_point() else x,)
 
 
 def export(name, file):
     made, inputs = module(name)
     names = {"input_names": ["x"], "output_names": ["y"], "opset_version": 18}
-    torch.onnx.export(made, inputs, str(file), dynamo=name in EXPORTED, **names)
+    torch.onnx.export(made, inputs, str(file), dynamo=name.removesuffix(FLOATS) in EXPORTED, **names)
 
 
 def main():

@@ -135,7 +135,7 @@ def torch_module(name):
         return models.torch_module(*named(name))
     import exports
 
-    return exports.module(Path(name).stem) if Path(name).stem in exports.MODELS else None
+    return exports.module(Path(name).stem) if exports.knows(Path(name).stem) else None
 
 
 def of_torch(name, seconds, figures, compiled):

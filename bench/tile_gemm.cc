@@ -5,7 +5,7 @@
 //
 // Of each shape of tiles the best way is told, with the blocks that share a tile, and last the one that is taken, if it
 // is not the library's. Ways whose results are not the library's are told of. Convolutions are those of channels last,
-// of which cuDNN's best engine is timed.
+// of which cuDNN's best engine is timed. Those of halves come first, then those of floats, as TF32.
 #include "ops/matmul/tile_gemm.h"
 
 #include <algorithm>
@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "captured.h"
@@ -87,14 +88,20 @@ constexpr Problem kProblems[] = {
     {"whisper_tiny", 4, 384, 1536, Kind::gelu},
 };
 
-// Of pictures as high as wide, with windows of 3 x 3.
+// Of pictures as high as wide.
 struct PictureProblem {
   const char* model;
   int images, size, in_channels, out_channels, stride = 1;
   Kind activation = Kind::relu;
   bool adds = false;
+  int taps = 3;  // to a side
 };
 constexpr PictureProblem kPictures[] = {
+    {"resnet50", 1, 224, 3, 64, 2, Kind::relu, false, 7},
+    {"mobilenet_v3", 1, 224, 3, 16, 2, Kind::hard_swish},
+    {"efficientnet_b0", 1, 224, 3, 32, 2, Kind::silu},
+    {"vgg", 1, 224, 3, 64},
+    {"swin_t", 1, 224, 3, 96, 4, Kind::none, false, 4},
     {"resnet50", 1, 56, 64, 64},
     {"resnet50", 1, 56, 128, 128, 2},
     {"resnet50", 1, 28, 128, 128},
@@ -133,10 +140,23 @@ const char* name_of(Kind kind) {
     default: return "";
   }
 }
+template <class T>
+const char* of_type() {
+  return std::is_same_v<T, float> ? " f32" : "";
+}
+template <class T>
 std::string name_of(const Problem& p) {
   return std::string(p.model) + " " + std::to_string(p.rows) + " x " + std::to_string(p.depth) + " x " +
          std::to_string(p.columns) + (p.transposed ? " transposed" : "") + name_of(p.activation) +
-         (p.adds ? " residual" : "");
+         (p.adds ? " residual" : "") + of_type<T>();
+}
+template <class T>
+std::string name_of(const PictureProblem& p) {
+  return std::string(p.model) + " " + std::to_string(p.images) + " x " + std::to_string(p.size) + "^2 x " +
+         std::to_string(p.in_channels) + " to " + std::to_string(p.out_channels) +
+         (p.taps == 3 ? "" : " of " + std::to_string(p.taps) + "^2") +
+         (p.stride == 1 ? "" : " by " + std::to_string(p.stride)) + name_of(p.activation) +
+         (p.adds ? " residual" : "") + of_type<T>();
 }
 
 class Scratch final : public device::Workspace {
@@ -148,7 +168,7 @@ class Scratch final : public device::Workspace {
 
  private:
   static constexpr size_t kBytes = size_t(256) << 20;
-  Memory memory_{kBytes / 2};
+  Memory<> memory_{kBytes / 2};
 };
 
 struct Bench {
@@ -163,7 +183,8 @@ struct Bench {
   }
 };
 
-double difference(const std::vector<device::Half>& a, const std::vector<device::Half>& b) {
+template <class T>
+double difference(const std::vector<T>& a, const std::vector<T>& b) {
   double most = 0, largest = 0;
   for (size_t i = 0; i < a.size(); ++i) {
     const double apart = std::abs(double(float(a[i])) - double(float(b[i])));
@@ -174,13 +195,13 @@ double difference(const std::vector<device::Half>& a, const std::vector<device::
 }
 
 std::string name_of(ops::TileShape shape) {
-  const auto [rows, columns, depth] = ops::kTileSizes[int(shape)];
-  return std::to_string(rows) + "x" + std::to_string(columns) + "x" + std::to_string(depth);
+  const auto [rows, columns, depth_bytes] = ops::kTileSizes[int(shape)];
+  return std::to_string(rows) + "x" + std::to_string(columns) + "x" + std::to_string(depth_bytes / 2);
 }
 
 // enqueue(i, way) makes c, which the library made last.
-template <class F>
-void compare_ways(Bench& bench, const ops::TileGemmWay& taken, const Memory& c, F enqueue) {
+template <class T, class F>
+void compare_ways(Bench& bench, const ops::TileGemmWay& taken, const Memory<T>& c, F enqueue) {
   const auto wanted = c.values(bench.stream);
   double by_way = 0;
   std::string wrong;
@@ -203,22 +224,25 @@ void compare_ways(Bench& bench, const ops::TileGemmWay& taken, const Memory& c, 
   std::fflush(stdout);
 }
 
+template <class T>
 void run(Bench& bench, const Problem& p, device::Blas& blas, device::Blas& tuned, Scratch& scratch) {
-  device::Gemm gemm{.type = Type::f16, .output = Type::f16, .m = p.rows, .n = p.columns, .k = p.depth};
+  constexpr Type kType = device::kTypeOf<T>;
+  device::Gemm gemm{.type = kType, .output = kType, .m = p.rows, .n = p.columns, .k = p.depth};
+  gemm.tf32 = kType == Type::f32;
   gemm.transpose_b = p.transposed;
   gemm.lda = p.depth, gemm.ldb = p.transposed ? p.depth : p.columns, gemm.ldc = p.columns;
   gemm.beta = p.adds ? 1 : 0;
   gemm.has_bias = gemm.constant_b = true;
   const Activation activation{p.activation};
 
-  const Memory a(p.rows * p.depth), bias(p.columns), addend(p.rows * p.columns), c(p.rows * p.columns);
-  a.set(bench.stream, random_values(p.rows * p.depth, 1));
-  bias.set(bench.stream, random_values(p.columns, 1));
-  addend.set(bench.stream, random_values(p.rows * p.columns, 1));
-  const auto weights = random_values(p.depth * p.columns, 3 / std::sqrt(float(p.depth)));
-  std::vector<std::unique_ptr<Memory>> b;
+  const Memory<T> a(p.rows * p.depth), bias(p.columns), addend(p.rows * p.columns), c(p.rows * p.columns);
+  a.set(bench.stream, random_values<T>(p.rows * p.depth, 1));
+  bias.set(bench.stream, random_values<T>(p.columns, 1));
+  addend.set(bench.stream, random_values<T>(p.rows * p.columns, 1));
+  const auto weights = random_values<T>(p.depth * p.columns, 3 / std::sqrt(float(p.depth)));
+  std::vector<std::unique_ptr<Memory<T>>> b;
   for (int i = 0; i < kProducts; ++i) {
-    b.push_back(std::make_unique<Memory>(p.depth * p.columns));
+    b.push_back(std::make_unique<Memory<T>>(p.depth * p.columns));
     b.back()->set(bench.stream, weights);
   }
   const auto data = [&](int i) {
@@ -233,45 +257,66 @@ void run(Bench& bench, const Problem& p, device::Blas& blas, device::Blas& tuned
       if (p.activation != Kind::relu) ops::activate(bench.stream, gemm.output, p.rows * p.columns, activation, of.c);
     });
   };
-  std::printf("%-52s %8.2f", name_of(p).c_str(), by(blas));
+  std::printf("%-52s %8.2f", name_of<T>(p).c_str(), by(blas));
   std::printf(" %8.2f |", by(tuned));
   compare_ways(bench, ops::tile_gemm_way(gemm, data(0), activation, 0), c,
                [&](int i, ops::TileGemmWay way) { tile_gemm(bench.stream, gemm, data(i), activation, way); });
 }
 
-void run(Bench& bench, const PictureProblem& p, device::Dnn& dnn, Scratch& scratch) {
-  const int out = (p.size - 1) / p.stride + 1;
-  ops::ConvProblem problem{Type::f16, ops::Layout::channels_last, {}, p.images, p.in_channels, p.out_channels, 1,
-                           false};
-  for (const int d : {1, 2}) {
-    problem.window.in[d] = p.size, problem.window.out[d] = out, problem.window.kernel[d] = 3;
-    problem.window.stride[d] = p.stride, problem.window.before[d] = problem.window.after[d] = 1;
+// Each position's channels, with zeros behind them where they are few.
+template <class T>
+std::vector<T> filled_up(const std::vector<T>& weights, int channels) {
+  std::vector<T> filled;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    filled.push_back(weights[i]);
+    if ((i + 1) % size_t(channels) == 0)
+      filled.resize(filled.size() + size_t(std::max(0, ops::kFilledChannels - channels)), T(0.f));
   }
-  const int64_t x_values = int64_t(p.images) * p.size * p.size * p.in_channels, depth = int64_t(9) * p.in_channels;
+  return filled;
+}
+
+template <class T>
+void run(Bench& bench, const PictureProblem& p, device::Dnn& dnn, Scratch& scratch) {
+  const int before = (p.taps - 1) / 2, out = (p.size + 2 * before - p.taps) / p.stride + 1;
+  constexpr Type kType = device::kTypeOf<T>;
+  constexpr bool kTf32 = kType == Type::f32;
+  ops::ConvProblem problem{kType, ops::Layout::channels_last, {}, p.images, p.in_channels, p.out_channels, 1, kTf32};
+  for (const int d : {1, 2}) {
+    problem.window.in[d] = p.size, problem.window.out[d] = out, problem.window.kernel[d] = p.taps;
+    problem.window.stride[d] = p.stride, problem.window.before[d] = problem.window.after[d] = before;
+  }
+  const int64_t x_values = int64_t(p.images) * p.size * p.size * p.in_channels,
+                depth = int64_t(p.taps) * p.taps * p.in_channels;
   const int64_t y_values = int64_t(p.images) * out * out * p.out_channels;
-  const Memory x(x_values), bias(p.out_channels), residual(y_values), y(y_values);
-  x.set(bench.stream, random_values(x_values, 1));
-  bias.set(bench.stream, random_values(p.out_channels, 1));
-  residual.set(bench.stream, random_values(y_values, 1));
-  const auto weights = random_values(depth * p.out_channels, 3 / std::sqrt(float(depth)));
-  std::vector<std::unique_ptr<Memory>> w;
+  const Memory<T> x(x_values), bias(p.out_channels), residual(y_values), y(y_values);
+  x.set(bench.stream, random_values<T>(x_values, 1));
+  bias.set(bench.stream, random_values<T>(p.out_channels, 1));
+  residual.set(bench.stream, random_values<T>(y_values, 1));
+  const auto weights = random_values<T>(depth * p.out_channels, 3 / std::sqrt(float(depth)));
+  std::vector<std::unique_ptr<Memory<T>>> w;
   for (int i = 0; i < kProducts; ++i) {
-    w.push_back(std::make_unique<Memory>(depth * p.out_channels));
+    w.push_back(std::make_unique<Memory<T>>(depth * p.out_channels));
     w.back()->set(bench.stream, weights);
   }
   const void* const added = p.adds ? residual.at() : nullptr;
-  const auto data = [&](int i) { return ops::ConvData{x.at(), w[size_t(i)]->at(), bias.at(), y.at(), true}; };
+  const auto filled = filled_up(weights, p.in_channels);
+  const Memory<T> filled_w(int64_t(filled.size()));
+  filled_w.set(bench.stream, filled);
+  const auto data = [&](int i) {
+    return ops::ConvData{x.at(), w[size_t(i)]->at(), bias.at(), y.at(), true, filled_w.at()};
+  };
 
   const bool whole = p.activation == Kind::none || p.activation == Kind::relu;
-  device::Convolution convolution{.type = Type::f16,
+  device::Convolution convolution{.type = kType,
                                   .x = {p.images, p.in_channels, p.size, p.size},
-                                  .w = {p.out_channels, p.in_channels, 3, 3},
+                                  .w = {p.out_channels, p.in_channels, p.taps, p.taps},
                                   .y = {p.images, p.out_channels, out, out},
-                                  .pads_begin = {1, 1},
-                                  .pads_end = {1, 1},
+                                  .pads_begin = {before, before},
+                                  .pads_end = {before, before},
                                   .strides = {p.stride, p.stride},
                                   .dilations = {1, 1}};
   convolution.channels_last = true;
+  convolution.tf32 = kTf32;
   convolution.has_bias = whole, convolution.has_residual = whole && p.adds;
   if (p.activation == Kind::relu) convolution.curve = device::Convolution::Curve::relu;
   const auto prepared = dnn.prepare(bench.stream, convolution);
@@ -281,10 +326,7 @@ void run(Bench& bench, const PictureProblem& p, device::Dnn& dnn, Scratch& scrat
     if (!whole || !prepared->fused)
       ops::finish(bench.stream, problem, int64_t(out) * out, {bias.at(), added, {p.activation}}, y.at());
   });
-  const std::string name = std::string(p.model) + " " + std::to_string(p.images) + " x " + std::to_string(p.size) +
-                           "^2 x " + std::to_string(p.in_channels) + " to " + std::to_string(p.out_channels) +
-                           (p.stride == 2 ? " by 2" : "") + name_of(p.activation) + (p.adds ? " residual" : "");
-  std::printf("%-52s %8.2f %8s |", name.c_str(), library, "");
+  std::printf("%-52s %8.2f %8s |", name_of<T>(p).c_str(), library, "");
   if (!ops::suits_tiles(problem, data(0), added)) return void(std::printf(" does not suit\n"));
   compare_ways(bench, ops::tile_convolution_way(problem, {p.activation}, ops::tile_room(0)), y,
                [&](int i, ops::TileGemmWay way) {
@@ -303,9 +345,15 @@ int main(int count, char** arguments) {
               device::multiprocessors(0), "product", "library", "tuned");
   for (int i = 0; i < ops::kTileShapes; ++i) std::printf(" %13s", name_of(ops::TileShape(i)).c_str());
   std::printf(" | taken\n");
-  for (const Problem& problem : kProblems)
-    if (name_of(problem).find(only) != std::string::npos) run(bench, problem, blas, tuned, scratch);
   device::Dnn dnn(0);
-  for (const PictureProblem& problem : kPictures)
-    if (std::string(problem.model).find(only) != std::string::npos) run(bench, problem, dnn, scratch);
+  const auto all = [&]<class T> {
+    const auto is_wanted = [&](const auto& problem) { return name_of<T>(problem).find(only) != std::string::npos; };
+    for (const Problem& problem : kProblems)
+      if (is_wanted(problem) && (problem.transposed || !std::is_same_v<T, float>))
+        run<T>(bench, problem, blas, tuned, scratch);
+    for (const PictureProblem& problem : kPictures)
+      if (is_wanted(problem)) run<T>(bench, problem, dnn, scratch);
+  };
+  all.operator()<device::Half>();
+  all.operator()<float>();
 }

@@ -91,6 +91,7 @@ TOO_OLD_BEFORE = {
         r"contrib_(elementwise.*::test_(scaled_silu|special_values$)|norm.*::test_(branch|p(re|ost)_mix))": "the same",
         r"::test_(packed_hashes|sequences_that_are_none)|contrib_elementwise.*::test_what_does": "the same",
         r"contrib_norm.*::test_(activations|engram)|::test_hashes_(with_opt|where)": "newer inputs and attributes",
+        r"\[GatedDeltaNet-.*-gated_delta-\d-1": "wants keys and values apart",
         r"block_weights.*::test_gather_floats": "weights in narrow floats",
         r"::test_(one|two)_dimensions?\[wrap\]": "wraps what a pad has not cropped yet",
         r"properties.*::test_pad\[(reflect|wrap)\]": "the same, and reflects what is cropped",
@@ -99,6 +100,7 @@ TOO_OLD_BEFORE = {
     },
     (1, 32): {
         r"group_query.*::test_options\[weights\w*_q_norm_epsilon_": "attributes of GroupQueryAttention's",
+        r"\[Range-.*-vast": "counts them in floating point",
     },
 }
 

@@ -19,14 +19,22 @@ DEVICE_FN void copy_async(void* to, const void* from) {
 #endif
 }
 
-// 16 bytes, or zeros if they are not there; for what others read, too: it stays out of the multiprocessor's own cache.
+// The same, or zeros if they are not there. 16 bytes are for what others read, too: they stay out of the
+// multiprocessor's own cache.
+template <int kBytes = 16>
 DEVICE_FN void copy_async_or_zeros(void* to, const void* from, bool is_there) {
+  static_assert(kBytes == 4 || kBytes == 16);
 #ifdef __CUDA_ARCH__
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(unsigned(__cvta_generic_to_shared(to))), "l"(from),
-               "r"(is_there ? 16 : 0)
-               : "memory");
+  const auto shared = unsigned(__cvta_generic_to_shared(to));
+  if constexpr (kBytes == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(from), "r"(is_there ? 16 : 0)
+                 : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(from), "r"(is_there ? 4 : 0)
+                 : "memory");
 #else
-  const auto word = is_there ? load_aligned<4>(static_cast<const uint32_t*>(from)) : Pack<uint32_t, 4>{};
+  using Word = Pack<uint32_t, kBytes / 4>;
+  const Word word = is_there ? load_aligned<kBytes / 4>(static_cast<const uint32_t*>(from)) : Word{};
   store_aligned(static_cast<uint32_t*>(to), word);
 #endif
 }

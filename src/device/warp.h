@@ -22,7 +22,8 @@
 //   warp.transpose(pair)                      of a matrix of 8 x 8 values in 16 bits: pair(lane), a reference, holds
 //   row
 //                                             lane / 4, columns lane % 4 * 2 and the next, the first in the low bits
-//   warp.mma<T>(c, a, b)                      c += a * b, m16n8k16: of T, Half or BFloat16, with c in float
+//   warp.mma<T>(c, a, b)                      c += a * b, m16n8k16, with c in float: of T, Half or BFloat16. Of floats,
+//                                             rounded to TF32, m16n8k8
 #pragma once
 #include <cstdint>
 
@@ -31,13 +32,14 @@
 
 namespace encore::device {
 
-// What a lane holds of mma's matrices: with g = lane / 4 and two = lane % 4 * 2,
+// What a lane holds of mma's matrices: with g = lane / 4 and two = lane % 4 * 2, and of floats lane % 4 instead of two
+// and the next,
 struct FragmentA {
   // Rows g, g + 8, g, g + 8; columns two and the next, in the second half of the tile from the third word on.
   uint32_t at[4];
 };
 struct FragmentB {
-  uint32_t at[2];  // column g; rows two and the next, 8 + two and the next
+  uint32_t at[2];  // column g; rows two and the next, the same in the second half of the tile
 };
 struct FragmentC {
   float at[4];  // row g, columns two and the next; row g + 8, the same

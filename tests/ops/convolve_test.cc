@@ -62,7 +62,7 @@ ConvProblem problem_of(Type type, const Picture& p) {
     w.dilation[1 + d] = p.dilation[d], w.before[1 + d] = p.before[d], w.after[1 + d] = p.after[d];
     w.out[1 + d] = (p.in[d] + p.before[d] + p.after[d] - (p.kernel[d] - 1) * p.dilation[d] - 1) / p.stride[d] + 1;
   }
-  return {type, Layout::channels_last, w, p.images, p.in_channels, p.out_channels, 1, false};
+  return {type, Layout::channels_last, w, p.images, p.in_channels, p.out_channels, 1, type == Type::f32};
 }
 
 template <class T>
@@ -77,14 +77,16 @@ class TileConvolutionTest : public ::testing::Test {
 
   // In each way, against loops in double.
   void check(const Picture& p) {
-    const ConvProblem problem = problem_of(std::is_same_v<T, Half> ? Type::f16 : Type::bf16, p);
+    const ConvProblem problem = problem_of(device::kTypeOf<T>, p);
     const Window& w = problem.window;
     const auto x = random_values(p.images * w.in_count() * p.in_channels, 1),
                weights = random_values(p.out_channels * w.taps() * p.in_channels, 2),
                bias = random_values(p.out_channels, 3),
                residual = random_values(p.images * w.out_count() * p.out_channels, 4);
     const DeviceArray<T> on_x(x), on_w(weights), on_bias(bias), on_residual(residual), y(residual.size());
-    const ConvData data{on_x.data(), on_w.data(), p.has_bias ? on_bias.data() : nullptr, y.data()};
+    const DeviceArray<T> on_filled(filled(weights, p.in_channels));
+    const ConvData data{on_x.data(), on_w.data(), p.has_bias ? on_bias.data() : nullptr,
+                        y.data(),    false,       on_filled.data()};
     const Epilogue rest{nullptr, p.has_residual ? on_residual.data() : nullptr, p.activation};
     ASSERT_TRUE(suits_tiles(problem, data, rest.residual));
     for (int n = 0; n < 4 * kTileShapes; ++n) {
@@ -98,9 +100,11 @@ class TileConvolutionTest : public ::testing::Test {
         if (p.has_residual) wanted += float(residual[i]);
         if (p.activation.kind == Kind::relu) wanted = std::fmax(wanted, 0);
         if (p.activation.kind == Kind::silu) wanted = wanted / (1 + std::exp(-wanted));
-        // The sum is rounded to T, and the activation's result once more.
-        const double ulp = std::is_same_v<T, Half> ? 1.0 / 1024 : 1.0 / 128;
-        ASSERT_NEAR(float(got[i]), wanted, ulp * (1 + std::abs(wanted))) << i;
+        // The sum is rounded to T, and the activation's result once more. Floats are rounded before they are
+        // multiplied, which shows in the root of their number.
+        const double ulp = std::is_same_v<T, BFloat16> ? 1.0 / 128 : 1.0 / 1024;
+        const double terms = std::is_same_v<T, float> ? std::sqrt(double(w.taps() * p.in_channels)) : 1;
+        ASSERT_NEAR(float(got[i]), wanted, ulp * (terms + std::abs(wanted))) << i;
       }
     }
   }
@@ -108,6 +112,16 @@ class TileConvolutionTest : public ::testing::Test {
   device::Stream stream{0};
 
  private:
+  // Each tap's channels, with zeros behind them.
+  static std::vector<T> filled(const std::vector<T>& weights, int64_t channels) {
+    std::vector<T> values;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      values.push_back(weights[i]);
+      if (int64_t(i + 1) % channels == 0)
+        values.resize(values.size() + size_t(std::max<int64_t>(0, 4 - channels)), T(0.f));
+    }
+    return values;
+  }
   static double sum_of(const ConvProblem& p, const std::vector<T>& x, const std::vector<T>& weights, int64_t i) {
     const Window& w = p.window;
     const int64_t channel = i % p.out_channels, column = i / p.out_channels % w.out[2],
@@ -126,7 +140,7 @@ class TileConvolutionTest : public ::testing::Test {
     return sum;
   }
 };
-using Types = ::testing::Types<Half, BFloat16>;
+using Types = ::testing::Types<Half, BFloat16, float>;
 TYPED_TEST_SUITE(TileConvolutionTest, Types);
 
 TYPED_TEST(TileConvolutionTest, ChannelsAndPictures) {
@@ -151,14 +165,34 @@ TYPED_TEST(TileConvolutionTest, WhatFollows) {
   this->check({.in_channels = 32, .activation = {Kind::silu}});
 }
 
-TEST(TileConvolution, SuitsHalvesOfOneGroupWhoseChannelsAreLast) {
+using FloatTileConvolutionTest = TileConvolutionTest<float>;
+TEST_F(FloatTileConvolutionTest, FewChannels) {
+  check({.in_channels = 3, .out_channels = 24, .in = {9, 10}, .kernel = {7, 7}, .stride = {2, 2}, .before = {3, 3}});
+  check({.images = 2, .in_channels = 1, .in = {6, 7}, .kernel = {2, 5}, .before = {0, 4}, .after = {1, 0}});
+  check({.in_channels = 2, .in = {1, 40}, .kernel = {1, 10}, .stride = {1, 5}, .before = {0, 0}, .after = {0, 0}});
+  check({.in_channels = 3, .in = {9, 8}, .dilation = {2, 3}, .has_residual = true, .activation = {Kind::relu}});
+}
+
+TEST_F(FloatTileConvolutionTest, WeightsOfFewChannelsAreFilledUp) {
+  const std::vector<float> w{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};  // [1, 3, 2, 2]
+  const DeviceArray<float> given(w), made(size_t(16));
+  const Tensor tensor{Type::f32, Where::device, {1, 3, 2, 2}, const_cast<float*>(given.data())};
+  ASSERT_EQ(filled_bytes(tensor), 16 * sizeof(float));
+  fill_channels(stream.ref(), tensor, made.data());
+  EXPECT_EQ(made.download(stream), (std::vector<float>{1, 5, 9, 0, 2, 6, 10, 0, 3, 7, 11, 0, 4, 8, 12, 0}));
+}
+
+TEST(TileConvolution, SuitsOneGroupWhoseChannelsAreLast) {
   const auto suits = [](auto change) {
     ConvProblem problem = problem_of(Type::f16, {});
     change(problem);
     return suits_tiles(problem, {}, nullptr);
   };
   EXPECT_TRUE(suits([](ConvProblem&) {}));
+  EXPECT_TRUE(suits([](ConvProblem& p) { p.type = Type::f32, p.tf32 = true; }));
   EXPECT_FALSE(suits([](ConvProblem& p) { p.type = Type::f32; }));
+  EXPECT_FALSE(suits([](ConvProblem& p) { p.type = Type::f32, p.tf32 = true, p.in_channels = 3; })) << "not filled up";
+  EXPECT_FALSE(suits([](ConvProblem& p) { p.type = Type::f64; }));
   EXPECT_FALSE(suits([](ConvProblem& p) { p.layout = Layout::channels_first; }));
   EXPECT_FALSE(suits([](ConvProblem& p) { p.groups = 2; }));
   EXPECT_FALSE(suits([](ConvProblem& p) { p.in_channels = 12; }));

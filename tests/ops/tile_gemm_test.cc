@@ -64,9 +64,18 @@ class TileGemmTest : public ::testing::Test {
     return tile_gemm_ways(problem.gemm, on_device.data(problem));
   }
   static std::string text_of(const TileGemmWay& way) { return text("shape ", int(way.shape), " in ", way.parts); }
+  // Whether rows of b may be columns of the product.
+  static std::vector<bool> layouts() {
+    if (std::is_same_v<T, float>) return {true};
+    return {false, true};
+  }
+  static Gemm with_tf32(Gemm gemm) {
+    gemm.tf32 = std::is_same_v<T, float>;
+    return gemm;
+  }
   // In each way that there is.
-  void check(Gemm gemm) {
-    const Case problem(gemm);
+  void check(const Gemm& gemm) {
+    const Case problem(with_tf32(gemm));
     const auto all = ways(problem);
     EXPECT_EQ(all.size(), 16u);
     for (const TileGemmWay& way : all) {
@@ -77,29 +86,29 @@ class TileGemmTest : public ::testing::Test {
 
   device::Stream stream{0};
 };
-using Types = ::testing::Types<Half, BFloat16>;
+using Types = ::testing::Types<Half, BFloat16, float>;
 TYPED_TEST_SUITE(TileGemmTest, Types);
 
 TYPED_TEST(TileGemmTest, RowsAndSizes) {
   constexpr int64_t kSizes[][3] = {{1, 8, 8}, {7, 64, 64}, {33, 40, 136}, {65, 72, 200}, {129, 24, 328}, {5, 8, 1032}};
   for (const auto& [m, n, k] : kSizes)
-    for (const bool transposed : {false, true}) this->check({.m = m, .n = n, .k = k, .transpose_b = transposed});
+    for (const bool transposed : this->layouts()) this->check({.m = m, .n = n, .k = k, .transpose_b = transposed});
 }
 
 TYPED_TEST(TileGemmTest, WeightsMayBeReadAhead) {
-  for (const bool transposed : {false, true})
+  for (const bool transposed : this->layouts())
     for (const int64_t k : {40, 1288})
       this->check({.m = 34, .n = 24, .k = k, .transpose_b = transposed, .constant_b = true});
 }
 
 TYPED_TEST(TileGemmTest, RowsLieApart) {
-  for (const bool transposed : {false, true})
+  for (const bool transposed : this->layouts())
     this->check(
         {.m = 35, .n = 48, .k = 80, .transpose_b = transposed, .lda = 88, .ldb = transposed ? 96 : 56, .ldc = 64});
 }
 
 TYPED_TEST(TileGemmTest, ScalesAndBias) {
-  for (const bool transposed : {false, true})
+  for (const bool transposed : this->layouts())
     for (const float beta : {0.0f, -0.5f})
       for (const bool has_bias : {false, true})
         this->check({.m = 34,
@@ -124,7 +133,8 @@ TYPED_TEST(TileGemmTest, EndsWithAnActivation) {
                              {Kind::tanh},
                              {Kind::gelu},
                              {Kind::fast_gelu}};
-  const device::Case<T> problem(Gemm{.m = 40, .n = 72, .k = 136, .beta = 1, .has_bias = true});
+  const device::Case<T> problem(
+      this->with_tf32({.m = 40, .n = 72, .k = 136, .transpose_b = true, .beta = 1, .has_bias = true}));
   for (const TileGemmWay& way : this->ways(problem)) {
     const std::vector<T> sums = this->run(problem, way);
     for (const Activation& activation : kAll) {
@@ -141,8 +151,8 @@ TYPED_TEST(TileGemmTest, EndsWithAnActivation) {
 TYPED_TEST(TileGemmTest, WhatIsNotFiniteStaysInItsRowAndColumn) {
   using T = TypeParam;
   const float infinity = std::numeric_limits<float>::infinity();
-  for (const bool transposed : {false, true}) {
-    const Gemm gemm{.m = 66, .n = 40, .k = 72, .transpose_b = transposed};
+  for (const bool transposed : this->layouts()) {
+    const Gemm gemm = this->with_tf32({.m = 66, .n = 40, .k = 72, .transpose_b = transposed});
     device::Case<T> problem(gemm);
     const auto b = [&](int64_t at, int64_t column) -> T& {
       return problem.b[size_t(transposed ? column * gemm.k + at : at * gemm.n + column)];
@@ -166,7 +176,7 @@ TYPED_TEST(TileGemmTest, WhatIsNotFiniteStaysInItsRowAndColumn) {
 }
 
 TYPED_TEST(TileGemmTest, TheSumMayGoElsewhere) {
-  const device::Case<TypeParam> problem(Gemm{.m = 40, .n = 64, .k = 64, .beta = 1});
+  const device::Case<TypeParam> problem(this->with_tf32({.m = 40, .n = 64, .k = 64, .transpose_b = true, .beta = 1}));
   DeviceArray<TypeParam> a(problem.a), b(problem.b), c(problem.c), beside(problem.c.size());
   for (const int parts : {1, 4})
     for (int i = 0; i < 2; ++i) {
@@ -177,7 +187,8 @@ TYPED_TEST(TileGemmTest, TheSumMayGoElsewhere) {
 
 TYPED_TEST(TileGemmTest, ReplaysTheSameBits) {
   using T = TypeParam;
-  const device::Case<T> problem(Gemm{.m = 50, .n = 64, .k = 1000, .has_bias = true, .constant_b = true});
+  const device::Case<T> problem(
+      this->with_tf32({.m = 50, .n = 64, .k = 1000, .transpose_b = true, .has_bias = true, .constant_b = true}));
   for (const TileGemmWay& way : this->ways(problem)) {
     const std::vector<T> eager = this->run(problem, way, {Kind::gelu});
     const typename TestFixture::Operands on_device(problem);
@@ -212,7 +223,14 @@ TEST(TileGemm, LeavesOtherProductsAlone) {
   EXPECT_EQ(ways([](Gemm& g, ProductData&) { g.batch = 2; }), 0u);
   EXPECT_EQ(ways([](Gemm& g, ProductData&) { g.transpose_a = true; }), 0u);
   EXPECT_EQ(ways([](Gemm& g, ProductData&) { g.output = Type::f32; }), 0u);
-  EXPECT_EQ(ways([](Gemm& g, ProductData&) { g.type = g.output = Type::f32; }), 0u);
+  const auto floats = [](Gemm& g) {
+    g.type = g.output = Type::f32;
+    g.ldb = g.k;
+    g.transpose_b = g.tf32 = true;
+  };
+  EXPECT_EQ(ways([&](Gemm& g, ProductData&) { floats(g); }), 16u);
+  EXPECT_EQ(ways([&](Gemm& g, ProductData&) { floats(g), g.tf32 = false; }), 0u);
+  EXPECT_EQ(ways([&](Gemm& g, ProductData&) { floats(g), g.transpose_b = false; }), 0u);
   EXPECT_EQ(ways([](Gemm& g, ProductData&) { g.m = int64_t(1) << 22; }), 0u);
   EXPECT_EQ(ways([&](Gemm&, ProductData& d) { d.a = address(8); }), 0u);
   EXPECT_EQ(ways([&](Gemm&, ProductData& d) { d.b = address(24); }), 0u);

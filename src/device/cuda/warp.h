@@ -121,16 +121,27 @@ class Warp {
           "{%0, %1, %2, %3};"
           : "+f"(c.at[0]), "+f"(c.at[1]), "+f"(c.at[2]), "+f"(c.at[3])
           : "r"(a.at[0]), "r"(a.at[1]), "r"(a.at[2]), "r"(a.at[3]), "r"(b.at[0]), "r"(b.at[1]));
-    else
+    else if constexpr (std::is_same_v<T, BFloat16>)
       asm volatile(
           "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
           "{%0, %1, %2, %3};"
           : "+f"(c.at[0]), "+f"(c.at[1]), "+f"(c.at[2]), "+f"(c.at[3])
           : "r"(a.at[0]), "r"(a.at[1]), "r"(a.at[2]), "r"(a.at[3]), "r"(b.at[0]), "r"(b.at[1]));
+    else
+      asm volatile(
+          "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+          "{%0, %1, %2, %3};"
+          : "+f"(c.at[0]), "+f"(c.at[1]), "+f"(c.at[2]), "+f"(c.at[3])
+          : "r"(tf32(a.at[0])), "r"(tf32(a.at[1])), "r"(tf32(a.at[2])), "r"(tf32(a.at[3])), "r"(tf32(b.at[0])),
+            "r"(tf32(b.at[1])));
   }
 
  private:
   __device__ __forceinline__ static int lane() { return int(threadIdx.x % 32); }
+  // Of the bits of a float; the tensor cores cut off the last 13.
+  __device__ __forceinline__ static uint32_t tf32(uint32_t bits) {
+    return isfinite(__uint_as_float(bits)) ? bits + 0x1000 : bits;
+  }
 };
 
 template <class Shared, class F>

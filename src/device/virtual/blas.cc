@@ -15,18 +15,14 @@
 #include "device/open_ahead.h"
 #include "device/virtual/address_space.h"
 #include "device/virtual/queue.h"
+#include "device/virtual/tf32.h"
 
 namespace encore::device {
 namespace {
 
-// A float that is read as tensor cores read it: rounded to 10 bits of mantissa.
 struct Tf32 {
   float value;
-  explicit operator float() const {
-    if (!std::isfinite(value)) return value;
-    const auto bits = std::bit_cast<uint32_t>(value);
-    return std::bit_cast<float>((bits + 0xfff + (bits >> 13 & 1)) & ~uint32_t{0x1fff});
-  }
+  explicit operator float() const { return rounded_to_tf32(value); }
 };
 
 // Integers wrap, as on the GPU; signed ones may not in C++.

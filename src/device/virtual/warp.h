@@ -5,6 +5,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "device/virtual/tf32.h"
 #include "device/warp.h"
 
 namespace encore::device {
@@ -106,22 +107,24 @@ class Warp {
   template <class T, class OfC, class OfA, class OfB>
   void mma(OfC c_of, OfA a_of, OfB b_of) const {
     using Columns = float __attribute__((vector_size(16)));  // four of the eight that b and c have
-    float a[16][16];
-    Columns b[16][2], c[16][2];
+    constexpr int kInWord = 4 / int(sizeof(T)), kHalf = 4 * kInWord, kDepth = 2 * kHalf;
+    float a[16][kDepth];
+    Columns b[kDepth][2], c[16][2];
     for (int lane = 0; lane < 32; ++lane) {
       const int g = lane / 4, two = lane % 4 * 2;
       const FragmentA of_a = a_of(lane);
       const FragmentB of_b = b_of(lane);
       const FragmentC& of_c = c_of(lane);
-      for (int i = 0; i < 2; ++i) {
-        for (int n = 0; n < 4; ++n) a[g + n % 2 * 8][n / 2 * 8 + two + i] = value_of<T>(of_a.at[n], i);
-        for (int n = 0; n < 2; ++n) b[n * 8 + two + i][g / 4][g % 4] = value_of<T>(of_b.at[n], i);
-        for (int n = 0; n < 2; ++n) c[g + n * 8][two / 4][two % 4 + i] = of_c.at[n * 2 + i];
+      for (int i = 0; i < kInWord; ++i) {
+        const int k = lane % 4 * kInWord + i;
+        for (int n = 0; n < 4; ++n) a[g + n % 2 * 8][n / 2 * kHalf + k] = value_of<T>(of_a.at[n], i);
+        for (int n = 0; n < 2; ++n) b[n * kHalf + k][g / 4][g % 4] = value_of<T>(of_b.at[n], i);
       }
+      for (int n = 0; n < 4; ++n) c[g + n / 2 * 8][two / 4][two % 4 + n % 2] = of_c.at[n];
     }
     for (int row = 0; row < 16; ++row) {
       Columns left = c[row][0], right = c[row][1];
-      for (int k = 0; k < 16; ++k) left += a[row][k] * b[k][0], right += a[row][k] * b[k][1];
+      for (int k = 0; k < kDepth; ++k) left += a[row][k] * b[k][0], right += a[row][k] * b[k][1];
       c[row][0] = left, c[row][1] = right;
     }
     for (int lane = 0; lane < 32; ++lane) {
@@ -133,8 +136,11 @@ class Warp {
  private:
   static uint16_t half_of(uint32_t pair, int i) { return uint16_t(pair >> 16 * i); }
   template <class T>
-  static float value_of(uint32_t pair, int i) {
-    return float(std::bit_cast<T>(half_of(pair, i)));
+  static float value_of(uint32_t word, int i) {
+    if constexpr (std::is_same_v<T, float>)
+      return rounded_to_tf32(std::bit_cast<float>(word));
+    else
+      return float(std::bit_cast<T>(half_of(word, i)));
   }
   int index_;
 };

@@ -20,11 +20,14 @@ constexpr ShapeCost kCosts[kTileShapes] = {{3, 2.50, 0.29, 0.19, 0.19, 0.10},
                                            {3, 1.90, 0.37, 0.16, 0.13, 0.06},
                                            {2, 1.86, 0.41, 0.27, 0.18, 0.10},
                                            {3, 1.67, 0.40, 0.21, 0.20, 0.10}};
+constexpr ShapeCost kCostsOfFloats[kTileShapes] = {kCosts[0], kCosts[1], kCosts[2], {3, 1.86, 0.34, 0.23, 0.13, 0.075}};
 constexpr double kLargeClusters = 0.85;  // what these find room for of all multiprocessors
 
-// cuBLASLt's best, of constant weights.
+// cuBLASLt's best, of constant weights. Of floats it splits great depths.
 double us_by_library(const Gemm& g) {
-  return 2.43 + 1.66e-3 * double(g.k) + 1.04e-6 * double(g.m) * double(g.n) * (g.beta != 0 ? 2 : 1);
+  const double passed = double(g.m) * double(g.n) * (g.beta != 0 ? 2 : 1);
+  if (g.type == Type::f32) return 3.2 + 2.6e-3 * std::min(double(g.k), 1400.0) + 1.6e-6 * passed;
+  return 2.43 + 1.66e-3 * double(g.k) + 1.04e-6 * passed;
 }
 
 constexpr int64_t kFewestRows = 9;  // fewer are GEMV
@@ -33,7 +36,9 @@ constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 bool fits(const Gemm& g, const ProductData& data) {
   const bool is_half = g.type == Type::f16 || g.type == Type::bf16;
-  if (!is_half || g.type != g.output || g.batch != 1 || g.transpose_a || g.epilogue != device::Epilogue::none)
+  const bool is_tf32 = g.type == Type::f32 && g.tf32 && g.transpose_b;
+  if ((!is_half && !is_tf32) || g.type != g.output || g.batch != 1 || g.transpose_a ||
+      g.epilogue != device::Epilogue::none)
     return false;
   if (g.m < 1 || g.n < 8 || g.k < 8 || std::max({g.m, g.n, g.k}) > INT32_MAX / 2 || g.m * g.n > INT32_MAX) return false;
   for (const int64_t size : {g.n, g.k, g.lda, g.ldb, g.ldc})
@@ -75,23 +80,24 @@ TileGemmWay tile_gemm_way(const Gemm& g, const ProductData& data, const Activati
 }
 TileGemmWay tile_gemm_way(const Gemm& g, const ProductData& data, const Activation& activation, const TileRoom& room) {
   if (!may_pay(g, data, activation)) return {};
-  return tiles_faster_than(us_by_library(g), {g.m, g.n, g.k}, activation, room);
+  return tiles_faster_than(us_by_library(g), {g.type, g.m, g.n, g.k}, activation, room);
 }
 
 TileGemmWay tiles_faster_than(double library_us, const TileProblem& p, const Activation& activation,
                               const TileRoom& room) {
   const double apart = us_apart(activation);
+  const int64_t depth_bytes = p.depth * int64_t(device::size_bytes(p.type));
   if (apart == 0 && room.most_parts <= 1) return {};
   TileGemmWay fastest;
   double least = library_us + apart;
   for (int shape = 0; shape < kTileShapes; ++shape) {
     const TileSize& size = kTileSizes[shape];
-    const ShapeCost& cost = kCosts[shape];
+    const ShapeCost& cost = (p.type == Type::f32 ? kCostsOfFloats : kCosts)[shape];
     const int64_t tiles = divide_up(p.rows, size.rows) * divide_up(p.columns, size.columns);
     for (int parts = 1, doubled = 0; parts <= room.most_parts; parts *= 2, ++doubled) {
       const double of_each = double(tiles * parts) / room.multiprocessors;
       if (of_each > cost.most_of_each * (parts == kMostTileParts ? kLargeClusters : 1)) break;
-      const auto steps = double(divide_up(divide_up(p.depth, size.depth), parts));
+      const auto steps = double(divide_up(divide_up(depth_bytes, size.depth_bytes), parts));
       const double step = cost.step + (p.slides ? cost.slide : 0) + cost.step_of_each * of_each;
       const double us = cost.fixed + cost.join * doubled + steps * step;
       if (us < least) least = us, fastest = {parts, TileShape(shape)};

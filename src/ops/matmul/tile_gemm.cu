@@ -1,3 +1,5 @@
+#include <type_traits>
+
 #include "device/device.h"
 #include "device/error.h"
 #include "ops/dispatch.h"
@@ -23,7 +25,7 @@ void tile_gemm(StreamRef stream, const device::Gemm& g, const ProductData& data,
   check(g);
   if (!is_tile_gemm(g, data, way))
     fail(Code::internal, describe(g), ": not a product by tiles, the depth in ", way.parts);
-  dispatch(TypeList<Half, BFloat16>{}, g.type, [&]<class T>() {
+  dispatch(TypeList<Half, BFloat16, float>{}, g.type, [&]<class T>() {
     const auto* const c = static_cast<const T*>(data.c);
     const MatrixRows<T> rows{static_cast<const T*>(data.a), g.lda};
     const TileProduct<T> p{static_cast<const T*>(data.b),
@@ -39,7 +41,9 @@ void tile_gemm(StreamRef stream, const device::Gemm& g, const ProductData& data,
                            g.beta,
                            activation,
                            g.constant_b};
-    g.transpose_b ? launch_tile_gemm<T, true>(stream, p, rows, way) : launch_tile_gemm<T, false>(stream, p, rows, way);
+    if constexpr (!std::is_same_v<T, float>)
+      if (!g.transpose_b) return launch_tile_gemm<T, false>(stream, p, rows, way);
+    launch_tile_gemm<T, true>(stream, p, rows, way);
   });
 }
 

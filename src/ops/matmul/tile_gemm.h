@@ -1,6 +1,6 @@
-// Small products of halves on tensor cores, which take less time than a library's kernel and perhaps the activation's
-// behind it: these read constant weights before earlier work is done, share out the depth within a cluster and end with
-// the activation.
+// Small products on tensor cores, which take less time than a library's kernel and perhaps the activation's behind it:
+// these read constant weights before earlier work is done, share out the depth within a cluster and end with the
+// activation.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -16,13 +16,13 @@ struct ProductData {
   const void* addend = nullptr;  // what beta multiplies, lies as c does; null for c itself
 };
 
-// What a block makes of c, and the depth of a step: rows x columns x depth.
+// What a block makes of c, and the depth of a step, in halves: rows x columns x depth.
 enum class TileShape : uint8_t { m32n64k64, m16n64k64, m16n64k128, m16n32k128 };
 inline constexpr int kTileShapes = 4;
 struct TileSize {
-  int rows, columns, depth;
+  int rows, columns, depth_bytes;
 };
-inline constexpr TileSize kTileSizes[kTileShapes] = {{32, 64, 64}, {16, 64, 64}, {16, 64, 128}, {16, 32, 128}};
+inline constexpr TileSize kTileSizes[kTileShapes] = {{32, 64, 128}, {16, 64, 128}, {16, 64, 256}, {16, 32, 256}};
 
 // How many blocks share the depth of a tile; zero where the product is not made here.
 struct TileGemmWay {
@@ -41,8 +41,8 @@ TileRoom tile_room(int device);
 
 // Whether the product is made so.
 bool is_tile_gemm(const device::Gemm& gemm, const ProductData& data, TileGemmWay way);
-// All ways, where this product is made here: of one batch, n and k and the distances between rows are multiples of
-// eight, addresses of 16 bytes.
+// All ways, where this product is made here: of halves, or of floats as TF32 where b is transposed; of one batch, n and
+// k and the distances between rows are multiples of eight, addresses of 16 bytes.
 std::vector<TileGemmWay> tile_gemm_ways(const device::Gemm& gemm, const ProductData& data);
 // The one to take, if it pays.
 TileGemmWay tile_gemm_way(const device::Gemm& gemm, const ProductData& data, const Activation& activation, int device);
@@ -50,6 +50,7 @@ TileGemmWay tile_gemm_way(const device::Gemm& gemm, const ProductData& data, con
                           const TileRoom& room);
 
 struct TileProblem {
+  Type type;
   int64_t rows, columns, depth;
   bool slides = false;  // rows are taken from under the windows of a convolution
 };

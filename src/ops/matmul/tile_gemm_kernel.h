@@ -2,13 +2,13 @@
 // windows of a convolution.
 //
 // A block has a tile of c and takes steps along the depth, several of which are on their way to shared memory. A warp
-// has 32 columns and all rows of the tile, and of each step its own 32 values of the depth: what is small is done soon
+// has 32 columns and all rows of the tile, and of each step its own 64 bytes of the depth: what is small is done soon
 // if many warps wait at the same time. At the end the warps' sums are added up. As for GEMV, what meets in an
-// instruction's tile along the depth is free, as long as both factors agree: of each 32 a lane has eight neighbours, 16
+// instruction's tile along the depth is free, as long as both factors agree: of each 64 bytes a lane has a granule, 16
 // bytes of a row, as its parts of two products. A lane's four neighbouring columns are rows g and g + 8 of two tiles,
 // so that it can write them at once.
 //
-// In shared memory granules of 16 bytes lie where the lanes that read at the same time meet all banks.
+// In shared memory granules lie where the lanes that read at the same time meet all banks.
 #pragma once
 #include <algorithm>
 #include <bit>
@@ -97,9 +97,9 @@ struct TileProduct {
 template <TileShape kShape, int kStages_>
 struct TileWarps {
   static constexpr TileSize kSize = kTileSizes[int(kShape)];
-  static constexpr int kWarpColumns = 32, kWarpDepth = 32;
+  static constexpr int kWarpColumns = 32, kWarpGranules = 4, kWarpBytes = kWarpGranules * int(sizeof(Granule));
   static constexpr int kRowTiles = kSize.rows / 8, kStages = kStages_;
-  static constexpr int kColumnWarps = kSize.columns / kWarpColumns, kDepthWarps = kSize.depth / kWarpDepth;
+  static constexpr int kColumnWarps = kSize.columns / kWarpColumns, kDepthWarps = kSize.depth_bytes / kWarpBytes;
 };
 
 // Calls f.template operator()<Warps>().
@@ -114,22 +114,25 @@ void for_shape(TileShape shape, F f) {
   }
 }
 
-// kTransposed: rows of b are columns of the product.
+// kTransposed: rows of b are columns of the product, as they always are of floats.
 template <class T, bool kTransposed, class Rows, class Warps>
 struct TileGemm {
   static constexpr int kRowTiles = Warps::kRowTiles, kColumnWarps = Warps::kColumnWarps;
   static constexpr int kDepthWarps = Warps::kDepthWarps, kStages = Warps::kStages;
-  static constexpr int kWarpColumns = Warps::kWarpColumns, kWarpDepth = Warps::kWarpDepth;
+  static constexpr int kWarpColumns = Warps::kWarpColumns, kWarpGranules = Warps::kWarpGranules;
   static constexpr int kQuad = TileProduct<T>::kQuad;
   static constexpr int kThreads = 32 * kColumnWarps * kDepthWarps, kMaxThreads = kThreads;
   static constexpr int kRows = 8 * kRowTiles, kColumns = kWarpColumns * kColumnWarps;
-  static constexpr int kStep = kWarpDepth * kDepthWarps, kChunks = kStep / 8;  // of the depth: values, and granules
-  static constexpr int kAcross = kColumns / 8;                                 // granules of a row of b
+  static constexpr int kGranule = int(sizeof(Granule) / sizeof(T));  // values
+  static constexpr int kChunks = kWarpGranules * kDepthWarps;        // granules along the depth, of a step
+  static constexpr int kStep = kGranule * kChunks;                   // values
+  static constexpr int kAcross = kColumns / kGranule;                // granules of a row of b
   static constexpr int kGranulesOfA = kRows * kChunks, kGranulesOfB = kColumns * kChunks;
   static constexpr int kGranules = kGranulesOfA + kGranulesOfB;  // of a stage
   static constexpr int64_t kDynamicBytes = int64_t(kStages) * kGranules * int64_t(sizeof(Granule));
   static constexpr bool kBeginsEarly = true;
   static constexpr int kPitch = kColumns + 4;  // floats; so that lanes write to banks of their own
+  static_assert(kTransposed || kGranule == 8);
   static_assert(kColumns <= kThreads && kGranulesOfA % kThreads == 0 && kGranulesOfB % kThreads == 0);
   struct Shared {
     alignas(16) T bias[kColumns];
@@ -246,9 +249,9 @@ struct TileGemm {
   }
 
   DEVICE_FN Sources sources_of(const Place& place, int t) const {
-    const int row = place.row + t / kChunks, k = place.first + t % kChunks * 8;
+    const int row = place.row + t / kChunks, k = place.first + t % kChunks * kGranule;
     const int row_of_b = (kTransposed ? place.column : place.first) + t / kInRowOfB;
-    const int value_of_b = (kTransposed ? place.first : place.column) + t % kInRowOfB * 8;
+    const int value_of_b = (kTransposed ? place.first : place.column) + t % kInRowOfB * kGranule;
     return {rows.template from<SourceOfA>(row, p.rows, k, place.end),
             {p.b + row_of_b * p.ldb + value_of_b, (kTransposed ? p.columns : place.end) - row_of_b,
              (kTransposed ? place.end : p.columns) - value_of_b}};
@@ -272,7 +275,7 @@ struct TileGemm {
   DEVICE_FN void prefetch_rest(const Place& place, int t) const {
     const int first = place.first + (kStages - 1) * kStep;
     if constexpr (kTransposed) {
-      constexpr int kLine = 64;  // values
+      constexpr int kLine = 128 / int(sizeof(T));  // values
       for (int at = t; first + at / kColumns * kLine < place.end; at += kThreads) {
         const int column = place.column + at % kColumns;
         if (column < p.columns) device::prefetch(p.b + column * p.ldb + first + at / kColumns * kLine);
@@ -312,7 +315,7 @@ struct TileGemm {
   }
   DEVICE_FN static void multiply(const Warp& warp, const Granule* stage, PerThread<Sums, kThreads>& sums) {
     const int thread = 32 * warp.index(), column0 = warp.index() % kColumnWarps * kWarpColumns;
-    const int chunk0 = warp.index() / kColumnWarps * (kWarpDepth / 8);
+    const int chunk0 = warp.index() / kColumnWarps * kWarpGranules;
     PerThread<Weights, 32> b;
     PerThread<Inputs, 32> a;
     warp.apart([&](int lane) {

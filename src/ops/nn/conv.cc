@@ -93,6 +93,10 @@ class ConvBase : public Op {
     has_constant_weights_ = true;
     if (constant.shape.rank() < 3 || constant.count() == 0) return false;
     const Tensor given = channels_first(constant);
+    if (wants_filling(given)) {
+      filled_ = prepack.keep(filled_bytes(given));
+      fill_channels(prepack.stream(), given, filled_);
+    }
     if (!wants_arranging(given.shape)) return false;
     arranged_ = given;
     arranged_.data = prepack.keep(given.bytes());
@@ -241,13 +245,14 @@ class ConvBase : public Op {
   bool weights_last_;  // the weights' channels are last, too
   int64_t groups_;
   bool use_tf32_;
+  void* filled_ = nullptr;  // constant weights of few channels, for tiles
 
  private:
   // What is expected will not go to cuDNN.
   bool is_by_tiles(StreamRef stream) const {
     if (!expected_problem_) return false;
     const auto& [problem, activation] = *expected_problem_;
-    const ConvData data{.constant_w = true};
+    const ConvData data{.constant_w = true, .filled_w = filled_};
     const Epilogue rest{nullptr, nullptr, activation};
     return way_by_tiles(stream, problem, data, rest).parts > 0 || is_product_by_tiles(stream, problem, data, rest);
   }
@@ -259,6 +264,11 @@ class ConvBase : public Op {
   bool wants_arranging(const Shape& w) const {
     return layout_ == Layout::channels_last && !(weights_last_ && w[1] > 1) &&
            ops::wants_arranging(w, arranged_groups());
+  }
+
+  bool wants_filling(const Tensor& w) const {
+    return fills_channels(w.type, use_tf32_, layout_, groups_, w.shape[1]) && w.shape.count(2, w.shape.rank()) > 1 &&
+           !weights_last_;
   }
 
   std::optional<device::Convolution> expected_;
@@ -291,7 +301,7 @@ class Conv : public ConvBase {
     const Epilogue rest{nullptr, residual_of(context, y), activation_};
     if (y.count() == 0) return;
     arrange(context, w);
-    const ConvData data{x.data, w.data, bias, y.data, are_constant(w)};
+    const ConvData data{x.data, w.data, bias, y.data, are_constant(w), filled_};
     const TileGemmWay tiles = way_by_tiles(context.stream(), problem, data, rest);
     if (tiles.parts > 0) return convolve_tiles(context.stream(), problem, data, rest, tiles);
     if (is_product_by_tiles(context.stream(), problem, data, rest))

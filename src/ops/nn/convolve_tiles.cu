@@ -4,8 +4,10 @@
 #include <climits>
 
 #include "device/divide_small.h"
+#include "device/memory.h"
 #include "ops/dispatch.h"
 #include "ops/matmul/tile_gemm_kernel.h"
+#include "ops/shape/strided.h"
 
 namespace encore::ops {
 namespace {
@@ -14,9 +16,11 @@ using device::BFloat16;
 using device::Half;
 using device::SmallDivider;
 
-// What a window has of x: of each of its positions all channels.
-template <class T>
+// What a window has of x: of each of its positions all channels. kNarrow: fewer than a granule has, which zeros fill
+// up.
+template <class T, bool kNarrow>
 struct WindowRows {
+  static constexpr int kGranule = int(sizeof(Granule) / sizeof(T));  // values
   // As MatrixRows'. `first`: where a window begins in its image, of which it may begin outside.
   template <int kCount, int kApart>
   struct Source {
@@ -28,7 +32,7 @@ struct WindowRows {
 
   const T* x;
   SmallDivider by_image, by_line, by_channels, by_taps;  // of the result; of a window
-  int in[2], taps[2], stride[2], dilation[2], before[2];
+  int in[2], taps[2], stride[2], dilation[2], before[2], channels;
 
   template <class Source>
   DEVICE_FN Source from(int row, int rows, int k, int end) const {
@@ -50,34 +54,52 @@ struct WindowRows {
     const int line = from.first[i][0] + from.tap[0] * dilation[0];
     const int column = from.first[i][1] + from.tap[1] * dilation[1];
     const bool there = from.values > 0 && unsigned(line) < unsigned(in[0]) && unsigned(column) < unsigned(in[1]);
-    const int at = there ? (from.image[i] + line * in[1] + column) * by_channels.divisor() + from.channel : 0;
-    device::copy_async_or_zeros(to, x + at, there);
+    const int at = there ? (from.image[i] + line * in[1] + column) * channels + from.channel : 0;
+    if constexpr (kNarrow) {
+      UNROLL for (int c = 0; c < kGranule; ++c) {
+        const bool has_channel = there && c < channels;
+        device::copy_async_or_zeros<sizeof(T)>(reinterpret_cast<T*>(to) + c, x + at + (has_channel ? c : 0),
+                                               has_channel);
+      }
+    } else {
+      device::copy_async_or_zeros(to, x + at, there);
+    }
   }
   template <class Source>
   DEVICE_FN void step(Source& from, int values) const {
     from.values -= values;
-    from.channel += values;
-    NO_UNROLL while (from.channel >= by_channels.divisor()) {
-      from.channel -= by_channels.divisor();
-      if (++from.tap[1] == taps[1]) from.tap[1] = 0, ++from.tap[0];
+    if constexpr (kNarrow) {
+      from.tap[0] = by_taps(from.tap[0] * taps[1] + from.tap[1] + values / kGranule, from.tap[1]);
+    } else {
+      from.channel += values;
+      NO_UNROLL while (from.channel >= channels) {
+        from.channel -= channels;
+        if (++from.tap[1] == taps[1]) from.tap[1] = 0, ++from.tap[0];
+      }
     }
   }
 };
 
 int64_t positions_of(const ConvProblem& p) { return p.images * p.window.out_count(); }
-int64_t depth_of(const ConvProblem& p) { return p.in_channels * p.window.taps(); }
+bool fills_channels(const ConvProblem& p) {
+  return ops::fills_channels(p.type, p.tf32, p.layout, p.groups, p.in_channels);
+}
+int64_t depth_of(const ConvProblem& p) {
+  return (fills_channels(p) ? kFilledChannels : p.in_channels) * p.window.taps();
+}
 
-template <class T>
+template <class T, bool kNarrow>
 void run(StreamRef stream, const ConvProblem& p, const ConvData& data, const Epilogue& rest, TileGemmWay way) {
   const Window& w = p.window;
-  WindowRows<T> rows{static_cast<const T*>(data.x), SmallDivider(int(w.out_count())), SmallDivider(w.out[2]),
-                     SmallDivider(int(p.in_channels)), SmallDivider(w.kernel[2])};
+  WindowRows<T, kNarrow> rows{static_cast<const T*>(data.x), SmallDivider(int(w.out_count())), SmallDivider(w.out[2]),
+                              SmallDivider(kNarrow ? kFilledChannels : int(p.in_channels)), SmallDivider(w.kernel[2])};
+  rows.channels = int(p.in_channels);
   for (int d = 0; d < 2; ++d) {
     rows.in[d] = w.in[1 + d], rows.taps[d] = w.kernel[1 + d], rows.stride[d] = w.stride[1 + d];
     rows.dilation[d] = w.dilation[1 + d], rows.before[d] = w.before[1 + d];
   }
   TileProduct<T> product{};
-  product.b = static_cast<const T*>(data.w);
+  product.b = static_cast<const T*>(kNarrow ? data.filled_w : data.w);
   product.addend = static_cast<const T*>(rest.residual);
   product.bias = static_cast<const T*>(data.bias);
   product.c = static_cast<T*>(data.y);
@@ -93,14 +115,42 @@ void run(StreamRef stream, const ConvProblem& p, const ConvData& data, const Epi
   launch_tile_gemm<T, true>(stream, product, rows, way);
 }
 
+// Microseconds of cuDNN's best on an H200. Of few channels it has no kernel on tensor cores.
+double us_by_library(const ConvProblem& p) {
+  const auto depth = double(p.in_channels * p.window.taps()), made = double(positions_of(p) * p.out_channels);
+  if (fills_channels(p)) return 4 + depth * made / 8e6;
+  if (p.type == Type::f32) return 4.4 + 2.6e-3 * std::min(depth, 3600.0) + 1e-6 * made;
+  return 4 + 1.7e-3 * depth + 1e-6 * made;
+}
+
 }  // namespace
+
+bool fills_channels(Type type, bool tf32, Layout layout, int64_t groups, int64_t in_channels) {
+  return type == Type::f32 && tf32 && layout == Layout::channels_last && groups == 1 && in_channels < kFilledChannels;
+}
+size_t filled_bytes(const Tensor& w) {
+  const int64_t values = checked_product(w.shape[0], w.shape.count(2, w.shape.rank()));
+  return size_t(checked_product(values, kFilledChannels)) * device::size_bytes(w.type);
+}
+void fill_channels(StreamRef stream, const Tensor& w, void* into) {
+  const int64_t outputs = w.shape[0], channels = w.shape[1], taps = w.shape.count(2, w.shape.rank());
+  device::fill(stream, into, 0, filled_bytes(w));
+  StridedCopy copy;
+  copy.add(outputs, channels * taps, taps * kFilledChannels);
+  copy.add(taps, 1, kFilledChannels);
+  copy.add(channels, taps, 1);
+  copy.run(stream, w.data, into, device::size_bytes(w.type));
+}
 
 bool suits_tiles(const ConvProblem& p, const ConvData& data, const void* residual) {
   constexpr int64_t kMost = INT_MAX / 4, kFarthest = 1 << 20;
   const Window& w = p.window;
-  if ((p.type != Type::f16 && p.type != Type::bf16) || p.layout != Layout::channels_last || p.groups != 1) return false;
+  const bool is_half = p.type == Type::f16 || p.type == Type::bf16;
+  if (!is_half && !(p.type == Type::f32 && p.tf32)) return false;
+  if (p.layout != Layout::channels_last || p.groups != 1) return false;
   if (w.in[0] != 1 || w.out[0] != 1 || w.kernel[0] != 1 || w.taps() == 1) return false;
-  if (p.in_channels % 8 != 0 || p.out_channels % 8 != 0 || p.in_channels == 0 || p.out_channels == 0) return false;
+  if (fills_channels(p) ? !data.filled_w : p.in_channels % 8 != 0) return false;
+  if (p.out_channels % 8 != 0 || p.in_channels == 0 || p.out_channels == 0) return false;
   for (const int d : {1, 2})
     if (int64_t(w.kernel[d]) * w.dilation[d] > kFarthest || w.out[d] < 1 || w.in[d] < 1) return false;
   const auto fits = [](int64_t a, int64_t b, int64_t c) {
@@ -108,22 +158,23 @@ bool suits_tiles(const ConvProblem& p, const ConvData& data, const void* residua
     return !__builtin_mul_overflow(a, b, &product) && !__builtin_mul_overflow(product, c, &product) && product <= kMost;
   };
   if (p.images < 1 || !fits(p.images, w.in_count(), p.in_channels) || !fits(p.images, w.out_count(), p.out_channels) ||
-      !fits(p.in_channels, w.taps(), p.out_channels))
+      !fits(std::max<int64_t>(p.in_channels, kFilledChannels), w.taps(), p.out_channels))
     return false;
-  for (const void* address : {data.x, data.w, data.bias, static_cast<const void*>(data.y), residual})
+  for (const void* address : {data.x, data.w, data.filled_w, data.bias, static_cast<const void*>(data.y), residual})
     if (reinterpret_cast<uintptr_t>(address) % 16 != 0) return false;
   return true;
 }
 
 TileGemmWay tile_convolution_way(const ConvProblem& p, const Activation& activation, const TileRoom& room) {
-  const int64_t rows = positions_of(p), depth = depth_of(p);
-  const double library = 4 + 1.7e-3 * double(depth) + 1e-6 * double(rows) * double(p.out_channels);  // cuDNN's best
-  return tiles_faster_than(library, {rows, p.out_channels, depth, true}, activation, room);
+  return tiles_faster_than(us_by_library(p), {p.type, positions_of(p), p.out_channels, depth_of(p), true}, activation,
+                           room);
 }
 
 void convolve_tiles(StreamRef stream, const ConvProblem& problem, const ConvData& data, const Epilogue& rest,
                     TileGemmWay way) {
-  dispatch(TypeList<Half, BFloat16>{}, problem.type, [&]<class T>() { run<T>(stream, problem, data, rest, way); });
+  if (fills_channels(problem)) return run<float, true>(stream, problem, data, rest, way);
+  dispatch(TypeList<Half, BFloat16, float>{}, problem.type,
+           [&]<class T>() { run<T, false>(stream, problem, data, rest, way); });
 }
 
 }  // namespace encore::ops
