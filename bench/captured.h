@@ -20,7 +20,7 @@ class Memory {
   Memory(const Memory&) = delete;
   void* at() const { return at_; }
   void set(device::StreamRef stream, const std::vector<T>& values) const {
-    device::copy(stream, at_, values.data(), bytes_);
+    device::copy(stream, at_, values.data(), values.size() * sizeof(T));
     stream.synchronize();
   }
   std::vector<T> values(device::StreamRef stream) const {

@@ -58,6 +58,12 @@ constexpr Problem kProblems[] = {
     {"vit", 197, 768, 3072, Kind::gelu},
     {"vit", 197, 3072, 768, Kind::none, false, true},
     {"vit", 1, 768, 1000, Kind::none, true},
+    {"bert_base", 1, 768, 768},
+    {"bert_base", 2, 768, 768},
+    {"resnet50", 1, 2048, 1000, Kind::none, true},
+    {"resnet50", 4, 2048, 1000, Kind::none, true},
+    {"mobilenet_v3", 1, 960, 1280, Kind::none, true},
+    {"efficientnet_b0", 1, 320, 512, Kind::none, true},
     {"convnext_tiny", 3136, 96, 384, Kind::gelu},
     {"convnext_tiny", 3136, 384, 96, Kind::none, false, true},
     {"convnext_tiny", 784, 192, 768, Kind::gelu},
@@ -263,16 +269,15 @@ void run(Bench& bench, const Problem& p, device::Blas& blas, device::Blas& tuned
                [&](int i, ops::TileGemmWay way) { tile_gemm(bench.stream, gemm, data(i), activation, way); });
 }
 
-// Each position's channels, with zeros behind them where they are few.
+// Rows of places that have few channels each: with zeros behind these, and up to so many values a row.
 template <class T>
-std::vector<T> filled_up(const std::vector<T>& weights, int channels) {
-  std::vector<T> filled;
-  for (size_t i = 0; i < weights.size(); ++i) {
-    filled.push_back(weights[i]);
-    if ((i + 1) % size_t(channels) == 0)
-      filled.resize(filled.size() + size_t(std::max(0, ops::kFilledChannels - channels)), T(0.f));
+std::vector<T> filled_up(const std::vector<T>& values, int64_t channels, int64_t places, int64_t row) {
+  std::vector<T> made(values.size() / size_t(channels * places) * size_t(row), T(0.f));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const int64_t place = int64_t(i) / channels, channel = int64_t(i) % channels;
+    made[size_t(place / places * row + place % places * ops::kFilledChannels + channel)] = values[i];
   }
-  return filled;
+  return made;
 }
 
 template <class T>
@@ -299,12 +304,21 @@ void run(Bench& bench, const PictureProblem& p, device::Dnn& dnn, Scratch& scrat
     w.back()->set(bench.stream, weights);
   }
   const void* const added = p.adds ? residual.at() : nullptr;
-  const auto filled = filled_up(weights, p.in_channels);
-  const Memory<T> filled_w(int64_t(filled.size()));
-  filled_w.set(bench.stream, filled);
-  const auto data = [&](int i) {
-    return ops::ConvData{x.at(), w[size_t(i)]->at(), bias.at(), y.at(), true, filled_w.at()};
+  const bool few = p.in_channels <= ops::kFilledChannels;
+  const int64_t taps = int64_t(p.taps) * p.taps;
+  std::vector<T> filled[2];
+  if (few) {
+    filled[0] = filled_up(x.values(bench.stream), p.in_channels, 1, ops::kFilledChannels);
+    filled[1] = filled_up(weights, p.in_channels, taps, ops::filled_depth(taps));
+  }
+  const Memory<T> filled_x(int64_t(filled[0].size() + 1)), filled_w(int64_t(filled[1].size() + 1));
+  const auto data = [&](int i) { return ops::ConvData{x.at(), w[size_t(i)]->at(), bias.at(), y.at(), true}; };
+  const auto data_of_tiles = [&](int i) {
+    ops::ConvData own = data(i);
+    if (few) own.x = filled_x.at(), own.w = filled_w.at(), own.is_filled = true;
+    return own;
   };
+  if (few) filled_x.set(bench.stream, filled[0]), filled_w.set(bench.stream, filled[1]);
 
   const bool whole = p.activation == Kind::none || p.activation == Kind::relu;
   device::Convolution convolution{.type = kType,
@@ -327,10 +341,10 @@ void run(Bench& bench, const PictureProblem& p, device::Dnn& dnn, Scratch& scrat
       ops::finish(bench.stream, problem, int64_t(out) * out, {bias.at(), added, {p.activation}}, y.at());
   });
   std::printf("%-52s %8.2f %8s |", name_of<T>(p).c_str(), library, "");
-  if (!ops::suits_tiles(problem, data(0), added)) return void(std::printf(" does not suit\n"));
+  if (!ops::suits_tiles(problem, data_of_tiles(0), added)) return void(std::printf(" does not suit\n"));
   compare_ways(bench, ops::tile_convolution_way(problem, {p.activation}, ops::tile_room(0)), y,
                [&](int i, ops::TileGemmWay way) {
-                 convolve_tiles(bench.stream, problem, data(i), {nullptr, added, {p.activation}}, way);
+                 convolve_tiles(bench.stream, problem, data_of_tiles(i), {nullptr, added, {p.activation}}, way);
                });
 }
 

@@ -23,14 +23,14 @@ DEVICE_FN void copy_async(void* to, const void* from) {
 // multiprocessor's own cache.
 template <int kBytes = 16>
 DEVICE_FN void copy_async_or_zeros(void* to, const void* from, bool is_there) {
-  static_assert(kBytes == 4 || kBytes == 16);
+  static_assert(kBytes == 8 || kBytes == 16);
 #ifdef __CUDA_ARCH__
   const auto shared = unsigned(__cvta_generic_to_shared(to));
   if constexpr (kBytes == 16)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(from), "r"(is_there ? 16 : 0)
                  : "memory");
   else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(from), "r"(is_there ? 4 : 0)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared), "l"(from), "r"(is_there ? 8 : 0)
                  : "memory");
 #else
   using Word = Pack<uint32_t, kBytes / 4>;

@@ -354,7 +354,11 @@ std::vector<GemvWay> gemv_ways(const Gemm& g, bool aligned, int multiprocessors)
 }
 
 GemvWay gemv_way(const Gemm& g, bool aligned, int multiprocessors, const GemvMore& more) {
-  if (!is_half(g.type) || g.n < 512 || g.n * g.k < int64_t(1) << 20) return {};
+  // One row alone is done sooner than by any of the library's kernels.
+  const bool is_alone = g.m == 1 && !more.gamma && !more.gated;
+  const int64_t least_columns = is_alone ? 256 : 512, least_read = int64_t(1) << (is_alone ? 17 : 20);
+  const bool is_served = is_half(g.type) || (g.type == Type::f32 && g.m <= 4);
+  if (!is_served || g.n < least_columns || g.n * g.k < least_read) return {};
   const std::vector<GemvWay> ways = gemv_ways(g, aligned, multiprocessors);
   return ways.empty() || !does(g, ways.front().tiles, aligned, more) ? GemvWay{} : ways.front();
 }

@@ -70,6 +70,7 @@ constexpr Pass kPasses[] = {
     {"turned_pairs", "a roll", turn_pairs, false},
     {"rolls", "a roll", join_roll, false},
     {"patches", "patches", join_patches, false},
+    {"planes", "a convolution", take_planes, false},
     {"movements", nullptr, nullptr, false, join_movements},
     {"batch_norms", nullptr, open_batch_norm, false},
     {"neutral_operands", nullptr, drop_neutral, false},

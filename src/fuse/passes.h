@@ -191,6 +191,8 @@ void turn_pairs(Match& match, int concat);
 void join_roll(Match& match, int concat);
 // Every other row and column, from each first one on, side by side in the channels: they are one copy.
 void join_patches(Match& match, int concat);
+// A Transpose that puts few channels last for a convolution alone goes with that.
+void take_planes(Match& match, int turn);
 // A batch normalisation of a product's rows is one with the product.
 void fold_batch_norm(Match& match, int norm);
 // One that only a convolution reads is one with the convolution.

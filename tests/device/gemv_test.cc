@@ -286,6 +286,21 @@ TEST(FewRows, LeavesOtherProductsAlone) {
   EXPECT_ERROR(gemv({}, good, nullptr, nullptr, nullptr, nullptr, nullptr, {.width = 3}), Code::internal);
 }
 
+TEST(FewRows, OneIsMadeHereWhereItIsShortToo) {
+  const auto is_made = [](Type type, int64_t m, int64_t n, int64_t k, const GemvMore& more = {}) {
+    const Gemm gemm{.type = type, .output = type, .m = m, .n = n, .k = k, .lda = k, .ldb = n, .ldc = n};
+    return gemv_way(gemm, true, kMultiprocessors, more) != GemvWay{};
+  };
+  EXPECT_TRUE(is_made(Type::f16, 1, 1000, 768));
+  EXPECT_TRUE(is_made(Type::f32, 1, 1000, 768));
+  EXPECT_TRUE(is_made(Type::f32, 4, 2048, 2048));
+  EXPECT_FALSE(is_made(Type::f32, 8, 2048, 2048));
+  EXPECT_FALSE(is_made(Type::f16, 2, 1000, 768));
+  EXPECT_FALSE(is_made(Type::f16, 1, 128, 768));
+  EXPECT_FALSE(is_made(Type::f16, 1, 1000, 64));
+  EXPECT_FALSE(is_made(Type::f16, 1, 1024, 768, {.gated = true}));
+}
+
 TEST(FewRows, NarrowProductsHaveNarrowBlocks) {
   const auto way = [](Gemm gemm, bool aligned = true) {
     gemm.type = gemm.output = Type::f16, gemm.k = 2048;

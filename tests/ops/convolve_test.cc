@@ -83,10 +83,12 @@ class TileConvolutionTest : public ::testing::Test {
                weights = random_values(p.out_channels * w.taps() * p.in_channels, 2),
                bias = random_values(p.out_channels, 3),
                residual = random_values(p.images * w.out_count() * p.out_channels, 4);
-    const DeviceArray<T> on_x(x), on_w(weights), on_bias(bias), on_residual(residual), y(residual.size());
-    const DeviceArray<T> on_filled(filled(weights, p.in_channels));
-    const ConvData data{on_x.data(), on_w.data(), p.has_bias ? on_bias.data() : nullptr,
-                        y.data(),    false,       on_filled.data()};
+    const bool few = p.in_channels <= kFilledChannels;
+    const DeviceArray<T> on_x(few ? filled(x, p.in_channels, 1, kFilledChannels) : x),
+        on_w(few ? filled(weights, p.in_channels, w.taps(), filled_depth(w.taps())) : weights), on_bias(bias),
+        on_residual(residual), y(residual.size());
+    ConvData data{on_x.data(), on_w.data(), p.has_bias ? on_bias.data() : nullptr, y.data()};
+    data.is_filled = few;
     const Epilogue rest{nullptr, p.has_residual ? on_residual.data() : nullptr, p.activation};
     ASSERT_TRUE(suits_tiles(problem, data, rest.residual));
     for (int n = 0; n < 4 * kTileShapes; ++n) {
@@ -112,15 +114,14 @@ class TileConvolutionTest : public ::testing::Test {
   device::Stream stream{0};
 
  private:
-  // Each tap's channels, with zeros behind them.
-  static std::vector<T> filled(const std::vector<T>& weights, int64_t channels) {
-    std::vector<T> values;
-    for (size_t i = 0; i < weights.size(); ++i) {
-      values.push_back(weights[i]);
-      if (int64_t(i + 1) % channels == 0)
-        values.resize(values.size() + size_t(std::max<int64_t>(0, 4 - channels)), T(0.f));
+  // Rows of places that have few channels each: with zeros behind these, and up to so many values a row.
+  static std::vector<T> filled(const std::vector<T>& values, int64_t channels, int64_t places, int64_t row) {
+    std::vector<T> made(values.size() / size_t(channels * places) * size_t(row), T(0.f));
+    for (size_t i = 0; i < values.size(); ++i) {
+      const int64_t place = int64_t(i) / channels, channel = int64_t(i) % channels;
+      made[size_t(place / places * row + place % places * kFilledChannels + channel)] = values[i];
     }
-    return values;
+    return made;
   }
   static double sum_of(const ConvProblem& p, const std::vector<T>& x, const std::vector<T>& weights, int64_t i) {
     const Window& w = p.window;
@@ -165,21 +166,24 @@ TYPED_TEST(TileConvolutionTest, WhatFollows) {
   this->check({.in_channels = 32, .activation = {Kind::silu}});
 }
 
-using FloatTileConvolutionTest = TileConvolutionTest<float>;
-TEST_F(FloatTileConvolutionTest, FewChannels) {
-  check({.in_channels = 3, .out_channels = 24, .in = {9, 10}, .kernel = {7, 7}, .stride = {2, 2}, .before = {3, 3}});
-  check({.images = 2, .in_channels = 1, .in = {6, 7}, .kernel = {2, 5}, .before = {0, 4}, .after = {1, 0}});
-  check({.in_channels = 2, .in = {1, 40}, .kernel = {1, 10}, .stride = {1, 5}, .before = {0, 0}, .after = {0, 0}});
-  check({.in_channels = 3, .in = {9, 8}, .dilation = {2, 3}, .has_residual = true, .activation = {Kind::relu}});
+TYPED_TEST(TileConvolutionTest, FewChannels) {
+  this->check(
+      {.in_channels = 3, .out_channels = 24, .in = {9, 10}, .kernel = {7, 7}, .stride = {2, 2}, .before = {3, 3}});
+  this->check({.images = 2, .in_channels = 1, .in = {6, 7}, .kernel = {2, 5}, .before = {0, 4}, .after = {1, 0}});
+  this->check(
+      {.in_channels = 2, .in = {1, 40}, .kernel = {1, 10}, .stride = {1, 5}, .before = {0, 0}, .after = {0, 0}});
+  this->check({.in_channels = 3, .in = {9, 8}, .dilation = {2, 3}, .has_residual = true, .activation = {Kind::relu}});
+  this->check({.in_channels = 4, .out_channels = 16, .in = {7, 9}, .kernel = {4, 4}, .stride = {4, 4}});
 }
 
-TEST_F(FloatTileConvolutionTest, WeightsOfFewChannelsAreFilledUp) {
-  const std::vector<float> w{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};  // [1, 3, 2, 2]
+TEST(TileConvolution, WeightsOfFewChannelsAreFilledUp) {
+  const device::Stream stream{0};
+  const std::vector<float> w{1, 2, 3, 4, 5, 6, 7, 8, 9};  // [1, 3, 3, 1]
   const DeviceArray<float> given(w), made(size_t(16));
-  const Tensor tensor{Type::f32, Where::device, {1, 3, 2, 2}, const_cast<float*>(given.data())};
+  const Tensor tensor{Type::f32, Where::device, {1, 3, 3, 1}, const_cast<float*>(given.data())};
   ASSERT_EQ(filled_bytes(tensor), 16 * sizeof(float));
-  fill_channels(stream.ref(), tensor, made.data());
-  EXPECT_EQ(made.download(stream), (std::vector<float>{1, 5, 9, 0, 2, 6, 10, 0, 3, 7, 11, 0, 4, 8, 12, 0}));
+  fill_channels(stream, tensor, made.data());
+  EXPECT_EQ(made.download(stream), (std::vector<float>{1, 4, 7, 0, 2, 5, 8, 0, 3, 6, 9, 0, 0, 0, 0, 0}));
 }
 
 TEST(TileConvolution, SuitsOneGroupWhoseChannelsAreLast) {
@@ -191,7 +195,8 @@ TEST(TileConvolution, SuitsOneGroupWhoseChannelsAreLast) {
   EXPECT_TRUE(suits([](ConvProblem&) {}));
   EXPECT_TRUE(suits([](ConvProblem& p) { p.type = Type::f32, p.tf32 = true; }));
   EXPECT_FALSE(suits([](ConvProblem& p) { p.type = Type::f32; }));
-  EXPECT_FALSE(suits([](ConvProblem& p) { p.type = Type::f32, p.tf32 = true, p.in_channels = 3; })) << "not filled up";
+  EXPECT_FALSE(suits([](ConvProblem& p) { p.in_channels = 3; })) << "not filled up";
+  EXPECT_FALSE(suits_tiles(problem_of(Type::f16, {}), {.is_filled = true}, nullptr)) << "not few";
   EXPECT_FALSE(suits([](ConvProblem& p) { p.type = Type::f64; }));
   EXPECT_FALSE(suits([](ConvProblem& p) { p.layout = Layout::channels_first; }));
   EXPECT_FALSE(suits([](ConvProblem& p) { p.groups = 2; }));

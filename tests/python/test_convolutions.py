@@ -202,3 +202,26 @@ def test_lines_are_rows_or_columns(encore, make_model, row, layout):
     x = rng().standard_normal((2, 8, 33)).astype(np.float32)
     session = es.make_session(model, cudnn_conv1d_pad_to_nc1d=row, **layout)
     np.testing.assert_allclose(session.run(None, {"x": x})[0], on_cpu(model, x=x), rtol=3e-5, atol=3e-5)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+@pytest.mark.parametrize("taps, stride", [(3, 2), (7, 2), (4, 4)])
+def test_pictures_of_few_channels(encore, make_model, channels, taps, stride):
+    """Of floats as TF32: by tiles, for which their weights are filled up."""
+    before = (taps - 1) // 2
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], pads=[before] * 4, strides=[stride] * 2),
+        helper.make_node("Relu", ["c1"], ["r1"]),
+        helper.make_node("Conv", ["r1", "w2"], ["y"]),
+    ]
+    constants = [
+        weights("w1", 16, channels, taps, taps),
+        weights("b1", 16, seed=1),
+        weights("w2", 8, 16, 3, 3, seed=2),
+    ]
+    made = (2, 8, *((size + 2 * before - taps) // stride - 1 for size in (40, 33)))
+    model = make_model(nodes, {"x": [2, channels, 40, 33]}, {"y": list(made)}, constants)
+    session = es.make_session(model, use_tf32=1, prefer_nhwc=1)
+    for seed in range(3):
+        x = rng(seed).standard_normal((2, channels, 40, 33)).astype(np.float32)
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], on_cpu(model, x=x), rtol=0, atol=4e-3)

@@ -8,6 +8,8 @@
 #include "ops/nn/convolve_tiles.h"
 #include "ops/nn/depthwise.h"
 #include "ops/registry.h"
+#include "ops/shape/interleave.h"
+#include "ops/shape/strided.h"
 
 namespace encore::ops {
 namespace {
@@ -78,7 +80,8 @@ class ConvBase : public Op {
         layout_(layout_of(node)),
         weights_last_(node.domain() == kMicrosoft && layout_ == Layout::channels_last),
         groups_(node.get_int("group", 1)),
-        use_tf32_(node.settings.use_tf32) {
+        use_tf32_(node.settings.use_tf32),
+        takes_planes_(node.get_int(kTakesPlanes, 0) != 0) {
     require(groups_ >= 1, "group is ", groups_, "; it must be at least 1");
     const auto x = node.input_dims(0), w = node.input_dims(1);
     if (w) require(w->size() >= 3 && (!x || w->size() == x->size()), "W has rank ", w->size(), ", not that of X");
@@ -93,7 +96,7 @@ class ConvBase : public Op {
     has_constant_weights_ = true;
     if (constant.shape.rank() < 3 || constant.count() == 0) return false;
     const Tensor given = channels_first(constant);
-    if (wants_filling(given)) {
+    if (takes_planes_) {
       filled_ = prepack.keep(filled_bytes(given));
       fill_channels(prepack.stream(), given, filled_);
     }
@@ -139,6 +142,31 @@ class ConvBase : public Op {
     return bias->data;
   }
 
+  Shape picture_of(const Shape& stored) const { return takes_planes_ ? stored : ops::channels_first(stored, layout_); }
+  static Interleaving planes_of(const Shape& x) {
+    const int64_t size = x.count(2, x.rank());
+    return {x[0], x[1], size, x[1] * size, size};
+  }
+  // With kFilledChannels last.
+  static void* fill_planes(Context& context, const Tensor& x) {
+    const Interleaving planes = planes_of(x.shape);
+    const size_t element = device::size_bytes(x.type);
+    void* const made = context.scratch(size_t(planes.images * planes.size * kFilledChannels) * element);
+    interleave_by_four(context.stream(), planes, x.data, made, element);
+    return made;
+  }
+  // With as many channels as there are, which are last.
+  static void* turn_planes(Context& context, const Tensor& x) {
+    const auto [images, planes, size, image_stride, plane_stride] = planes_of(x.shape);
+    void* const made = context.scratch(x.bytes());
+    StridedCopy copy;
+    copy.add(images, image_stride, image_stride);
+    copy.add(size, 1, planes);
+    copy.add(planes, plane_stride, 1);
+    copy.run(context.stream(), x.data, made, device::size_bytes(x.type));
+    return made;
+  }
+
   // What cuDNN will be asked for, if the model tells all dimensions but the batch.
   void expect(const NodeInfo& node, const WindowAttributes& attributes, bool transposed, int bias_input,
               bool has_residual, const Activation& activation) {
@@ -149,7 +177,7 @@ class ConvBase : public Op {
     for (const auto* dims : {&*x_dims, &*w_dims})
       if (*std::ranges::min_element(*dims) <= 0) return;
     try {
-      const Shape x = ops::channels_first(Shape(*x_dims), layout_),
+      const Shape x = picture_of(Shape(*x_dims)),
                   w = ops::channels_first(Shape(*w_dims), weights_last_ ? layout_ : Layout::channels_first);
       const auto kernel = w.dims().subspan(2);
       const Window window = transposed ? attributes.slide_transposed(x, kernel) : attributes.slide(x, kernel);
@@ -245,14 +273,16 @@ class ConvBase : public Op {
   bool weights_last_;  // the weights' channels are last, too
   int64_t groups_;
   bool use_tf32_;
-  void* filled_ = nullptr;  // constant weights of few channels, for tiles
+  // x has its channels first: few, which tiles want filled up, as they want constant weights.
+  bool takes_planes_;
+  void* filled_ = nullptr;
 
  private:
   // What is expected will not go to cuDNN.
   bool is_by_tiles(StreamRef stream) const {
     if (!expected_problem_) return false;
     const auto& [problem, activation] = *expected_problem_;
-    const ConvData data{.constant_w = true, .filled_w = filled_};
+    const ConvData data{.constant_w = true, .is_filled = takes_planes_};
     const Epilogue rest{nullptr, nullptr, activation};
     return way_by_tiles(stream, problem, data, rest).parts > 0 || is_product_by_tiles(stream, problem, data, rest);
   }
@@ -264,11 +294,6 @@ class ConvBase : public Op {
   bool wants_arranging(const Shape& w) const {
     return layout_ == Layout::channels_last && !(weights_last_ && w[1] > 1) &&
            ops::wants_arranging(w, arranged_groups());
-  }
-
-  bool wants_filling(const Tensor& w) const {
-    return fills_channels(w.type, use_tf32_, layout_, groups_, w.shape[1]) && w.shape.count(2, w.shape.rank()) > 1 &&
-           !weights_last_;
   }
 
   std::optional<device::Convolution> expected_;
@@ -287,7 +312,7 @@ class Conv : public ConvBase {
 
   void run(Context& context) const override {
     Tensor x = context.input(0), w = weights(context);
-    x.shape = ops::channels_first(x.shape, layout_);
+    x.shape = picture_of(x.shape);
     const auto kernel = kernel_of(x, w);
     const int64_t in_channels = x.shape[1], out_channels = w.shape[0];
     require(checked_product(w.shape[1], groups_) == in_channels, "X has ", in_channels, " channels; W ", w.shape.str(),
@@ -301,9 +326,9 @@ class Conv : public ConvBase {
     const Epilogue rest{nullptr, residual_of(context, y), activation_};
     if (y.count() == 0) return;
     arrange(context, w);
-    const ConvData data{x.data, w.data, bias, y.data, are_constant(w), filled_};
-    const TileGemmWay tiles = way_by_tiles(context.stream(), problem, data, rest);
-    if (tiles.parts > 0) return convolve_tiles(context.stream(), problem, data, rest, tiles);
+    if (run_tiles(context, problem, x, {x.data, w.data, bias, y.data, are_constant(w)}, rest)) return;
+    if (takes_planes_) x.data = turn_planes(context, x);
+    const ConvData data{x.data, w.data, bias, y.data, are_constant(w)};
     if (is_product_by_tiles(context.stream(), problem, data, rest))
       return convolve_whole(context, problem, data, rest, shape.count(2, shape.rank()));
     const bool depthwise = is_depthwise(problem);  // cuDNN is slow at these
@@ -324,6 +349,17 @@ class Conv : public ConvBase {
       : ConvBase(node), activation_(activation) {
     expect(node, attributes_, false, 2, has_residual, activation_);
   }
+  bool run_tiles(Context& context, const ConvProblem& problem, const Tensor& x, ConvData data,
+                 const Epilogue& rest) const {
+    const StreamRef stream = context.stream();
+    if (takes_planes_) data.x = nullptr, data.w = filled_, data.is_filled = true;  // x goes to scratch memory
+    const TileGemmWay way = way_by_tiles(stream, problem, data, rest);
+    if (way.parts == 0) return false;
+    if (takes_planes_) data.x = fill_planes(context, x);
+    convolve_tiles(stream, problem, data, rest, way);
+    return true;
+  }
+
   // What is added to the result: shaped and laid out as it is.
   virtual const void* residual_of(Context&, const Tensor& /*y*/) const { return nullptr; }
 

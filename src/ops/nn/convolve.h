@@ -23,8 +23,8 @@ struct ConvProblem {
 struct ConvData {
   const void *x, *w, *bias;  // w as arrange_weights() makes it; no bias: null
   void* y;
-  bool constant_w = false;         // nothing in a stream ever writes it: it may be read before earlier work is done
-  const void* filled_w = nullptr;  // as fill_channels() makes it (convolve_tiles.h), if it is there
+  bool constant_w = false;  // nothing in a stream ever writes it: it may be read before earlier work is done
+  bool is_filled = false;   // x and w have kFilledChannels (convolve_tiles.h)
 };
 
 // Channels last wants the taps of all channels side by side: [output, channel, taps] become [output, taps, channel],

@@ -7,16 +7,18 @@
 
 namespace encore::ops {
 
-// Of few channels of floats, as pictures have, those of a tap are filled up with zeros to as many as are copied at
-// once.
+// Few channels, as pictures have, are filled up with zeros to as many as are copied at once: those of x and, of each
+// tap, of w. Behind w's last tap there may be zeros, too.
 inline constexpr int kFilledChannels = 4;
-bool fills_channels(Type type, bool tf32, Layout layout, int64_t groups, int64_t in_channels);
-// Of weights [output, channel, taps], into [output, taps, kFilledChannels].
+// Of a convolution with its channels last: those of x are first, and few.
+inline constexpr const char* kTakesPlanes = "takes_planes";
+inline int64_t filled_depth(int64_t taps) { return (taps + 1) / 2 * 2 * kFilledChannels; }
+// Of weights [output, channel, taps], into [output, filled_depth(taps)].
 size_t filled_bytes(const Tensor& w);
 void fill_channels(StreamRef stream, const Tensor& w, void* into);
 
-// Whether the convolution can be done so: of one group, up to two dimensions and windows of some positions, in and out
-// multiples of eight channels at addresses of 16 bytes; or few channels in, and weights that are filled up.
+// Whether the convolution can be done so: of one group, up to two dimensions and windows of some positions, out and in
+// multiples of eight channels at addresses of 16 bytes. Or few channels in, x and w being filled up.
 bool suits_tiles(const ConvProblem& problem, const ConvData& data, const void* residual);
 // The way to take, if it pays; suits_tiles() holds.
 TileGemmWay tile_convolution_way(const ConvProblem& problem, const Activation& activation, const TileRoom& room);
