@@ -3,7 +3,8 @@
 
     bench/exports.py FOLDER [--models swin,efficientnet_f32]
 
-Those whose names end with _f32 are in floats, others in halves. bench/peers.py and bench/kernel_times.py take the files. Wants torch, torchvision, timm, transformers and onnxscript.
+Those whose names end with _f32 are in floats, others in halves. bench/peers.py and bench/kernel_times.py take the
+files. Wants torch, torchvision, timm, transformers and onnxscript.
 """
 
 import argparse

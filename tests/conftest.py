@@ -93,6 +93,7 @@ TOO_OLD_BEFORE = {
         r"contrib_norm.*::test_(activations|engram)|::test_hashes_(with_opt|where)": "newer inputs and attributes",
         r"\[GatedDeltaNet-.*-gated_delta-\d-1": "wants keys and values apart",
         r"block_weights.*::test_gather_floats": "weights in narrow floats",
+        r"\[QMoE-.*-block32-normalize": "an attribute of QMoE's",
         r"::test_(one|two)_dimensions?\[wrap\]": "wraps what a pad has not cropped yet",
         r"properties.*::test_pad\[(reflect|wrap)\]": "the same, and reflects what is cropped",
         r"::test_empty_input\[": "crashes in convolutions of nothing",
@@ -101,6 +102,7 @@ TOO_OLD_BEFORE = {
     (1, 32): {
         r"group_query.*::test_options\[weights\w*_q_norm_epsilon_": "attributes of GroupQueryAttention's",
         r"\[Range-.*-vast": "counts them in floating point",
+        r"\[Q?MoE-.*-swiglu_li=0\.5-swiglu_li=1-": "attributes of MoE's",
     },
 }
 
