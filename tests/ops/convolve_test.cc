@@ -231,5 +231,20 @@ TEST(TileConvolution, IsTakenForFewPositions) {
   EXPECT_EQ(parts(56, 64, 64, Kind::silu, 1, 1), 1);
 }
 
+TEST(TileConvolution, IsTakenOfFloatsAndForFewChannelsToo) {
+  const auto parts = [](Type type, const Picture& picture) {
+    return tile_convolution_way(problem_of(type, picture), {Kind::relu}, {.multiprocessors = 132, .most_parts = 8})
+        .parts;
+  };
+  EXPECT_EQ(parts(Type::f32, {.in_channels = 512, .out_channels = 512, .in = {7, 7}}), 8);
+  EXPECT_EQ(parts(Type::f32, {.in_channels = 256, .out_channels = 256, .in = {14, 14}}), 4);
+  EXPECT_EQ(parts(Type::f32, {.in_channels = 64, .out_channels = 64, .in = {56, 56}}), 0);
+  Picture first{.in_channels = 3, .out_channels = 64, .in = {224, 224}, .kernel = {7, 7}, .stride = {2, 2}};
+  first.before[0] = first.before[1] = first.after[0] = first.after[1] = 3;
+  for (const Type type : {Type::f16, Type::f32}) EXPECT_EQ(parts(type, first), 1);
+  first.stride[0] = first.stride[1] = 1;
+  EXPECT_EQ(parts(Type::f16, first), 0) << "too many positions";
+}
+
 }  // namespace
 }  // namespace encore::ops

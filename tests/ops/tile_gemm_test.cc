@@ -266,6 +266,22 @@ TEST(TileGemm, TakesTilesWhereTheyAreFaster) {
   EXPECT_EQ(way(Kind::gelu, 4, 1536, 384), TileGemmWay{}) << "GEMV";
 }
 
+TEST(TileGemm, TakesTilesOfFloatsToo) {
+  using enum TileShape;
+  const auto way = [](int64_t m, int64_t k, int64_t n, bool adds) {
+    Gemm gemm{.type = Type::f32, .output = Type::f32, .m = m, .n = n, .k = k, .transpose_b = true};
+    gemm.lda = gemm.ldb = k, gemm.ldc = n;
+    gemm.tf32 = gemm.constant_b = true;
+    gemm.beta = adds ? 1 : 0;
+    return tile_gemm_way(gemm, {}, {Kind::relu}, kRoom);
+  };
+  EXPECT_EQ(way(3136, 64, 256, true), (TileGemmWay{1, m32n64k64}));
+  EXPECT_EQ(way(784, 128, 512, true), (TileGemmWay{1, m16n64k64}));
+  EXPECT_EQ(way(196, 1024, 256, false), (TileGemmWay{4, m16n64k128}));
+  EXPECT_EQ(way(49, 512, 2048, true), (TileGemmWay{2, m16n64k128}));
+  EXPECT_EQ(way(197, 768, 768, true), TileGemmWay{});
+}
+
 TEST(TileGemm, OnlyAnActivationPaysWhereNothingIsReadAheadOrShared) {
   const auto parts = [](Kind kind, bool constant, int most_parts) {
     Gemm gemm = halves(49, 160, 672);

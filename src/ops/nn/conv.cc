@@ -282,7 +282,7 @@ class ConvBase : public Op {
   bool is_by_tiles(StreamRef stream) const {
     if (!expected_problem_) return false;
     const auto& [problem, activation] = *expected_problem_;
-    const ConvData data{.constant_w = true, .is_filled = takes_planes_};
+    const ConvData data{.constant_w = true, .is_filled = filled_ != nullptr};
     const Epilogue rest{nullptr, nullptr, activation};
     return way_by_tiles(stream, problem, data, rest).parts > 0 || is_product_by_tiles(stream, problem, data, rest);
   }
@@ -352,6 +352,7 @@ class Conv : public ConvBase {
   bool run_tiles(Context& context, const ConvProblem& problem, const Tensor& x, ConvData data,
                  const Epilogue& rest) const {
     const StreamRef stream = context.stream();
+    if (takes_planes_ && !filled_) return false;
     if (takes_planes_) data.x = nullptr, data.w = filled_, data.is_filled = true;  // x goes to scratch memory
     const TileGemmWay way = way_by_tiles(stream, problem, data, rest);
     if (way.parts == 0) return false;
