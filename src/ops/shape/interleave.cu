@@ -78,11 +78,10 @@ bool interleave(device::StreamRef stream, const Interleaving& pictures, const vo
 
 void interleave_by_four(device::StreamRef stream, const Interleaving& pictures, const void* in, void* out,
                         size_t bytes) {
-  if (pictures.planes < 1 || pictures.planes > 4 || (bytes != 2 && bytes != 4) || !is_little(pictures))
+  if (pictures.planes < 2 || pictures.planes > 4 || (bytes != 2 && bytes != 4) || !is_little(pictures))
     fail(Code::internal, pictures.planes, " planes of ", pictures.size, " by four");
   const auto as = [&]<class T>() {
     switch (pictures.planes) {
-      case 1: return launch<T, 1, 4>(stream, pictures, in, out);
       case 2: return launch<T, 2, 4>(stream, pictures, in, out);
       case 3: return launch<T, 3, 4>(stream, pictures, in, out);
       default: return launch<T, 4, 4>(stream, pictures, in, out);

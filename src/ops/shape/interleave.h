@@ -16,7 +16,7 @@ struct Interleaving {
 // Does it, if there is a kernel for so many planes of such elements.
 bool interleave(device::StreamRef stream, const Interleaving& pictures, const void* in, void* out,
                 size_t element_bytes);
-// Up to four planes of elements of two or four bytes, and zeros where there are fewer.
+// Two to four planes of elements of two or four bytes, and zeros where there are fewer.
 void interleave_by_four(device::StreamRef stream, const Interleaving& pictures, const void* in, void* out,
                         size_t element_bytes);
 
