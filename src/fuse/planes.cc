@@ -15,10 +15,8 @@ void take_planes(Match& match, int turn) {
   const Step& step = match.step(conv);
   if ((node.op_type() != "Conv" && node.op_type() != "FusedConv") || step.inputs[0] != turned) return;
   const auto &dims = match.value(x).dims, &weights = match.value(step.inputs[1]).dims;
-  const Type type = match.value(x).type;
-  const bool has_tiles = ops::kHalves.has(type) || (type == Type::f32 && match.plan().settings.use_tf32);
-  if (!has_tiles || !dims || !weights || dims->size() != 4 || weights->size() != 4 ||
-      !match.value(step.inputs[1]).is_constant || std::max((*weights)[2], (*weights)[3]) < 2)
+  if (!ops::has_tiles(match.value(x).type, match.plan().settings.use_tf32) || !dims || !weights || dims->size() != 4 ||
+      weights->size() != 4 || !match.value(step.inputs[1]).is_constant || std::max((*weights)[2], (*weights)[3]) < 2)
     return;
   const bool are_few = (*dims)[1] > 1 && (*dims)[1] <= ops::kFilledChannels && (*weights)[1] == (*dims)[1];
   if (!are_few || node.get_int("group", 1) != 1 ||

@@ -133,8 +133,9 @@ TYPED_TEST(TileGemmTest, EndsWithAnActivation) {
                              {Kind::tanh},
                              {Kind::gelu},
                              {Kind::fast_gelu}};
+  const bool transposed = this->layouts().front();
   const device::Case<T> problem(
-      this->with_tf32({.m = 40, .n = 72, .k = 136, .transpose_b = true, .beta = 1, .has_bias = true}));
+      this->with_tf32({.m = 40, .n = 72, .k = 136, .transpose_b = transposed, .beta = 1, .has_bias = true}));
   for (const TileGemmWay& way : this->ways(problem)) {
     const std::vector<T> sums = this->run(problem, way);
     for (const Activation& activation : kAll) {
@@ -176,7 +177,9 @@ TYPED_TEST(TileGemmTest, WhatIsNotFiniteStaysInItsRowAndColumn) {
 }
 
 TYPED_TEST(TileGemmTest, TheSumMayGoElsewhere) {
-  const device::Case<TypeParam> problem(this->with_tf32({.m = 40, .n = 64, .k = 64, .transpose_b = true, .beta = 1}));
+  const bool transposed = this->layouts().front();
+  const device::Case<TypeParam> problem(
+      this->with_tf32({.m = 40, .n = 64, .k = 64, .transpose_b = transposed, .beta = 1}));
   DeviceArray<TypeParam> a(problem.a), b(problem.b), c(problem.c), beside(problem.c.size());
   for (const int parts : {1, 4})
     for (int i = 0; i < 2; ++i) {
@@ -187,8 +190,9 @@ TYPED_TEST(TileGemmTest, TheSumMayGoElsewhere) {
 
 TYPED_TEST(TileGemmTest, ReplaysTheSameBits) {
   using T = TypeParam;
+  const bool transposed = this->layouts().front();
   const device::Case<T> problem(
-      this->with_tf32({.m = 50, .n = 64, .k = 1000, .transpose_b = true, .has_bias = true, .constant_b = true}));
+      this->with_tf32({.m = 50, .n = 64, .k = 1000, .transpose_b = transposed, .has_bias = true, .constant_b = true}));
   for (const TileGemmWay& way : this->ways(problem)) {
     const std::vector<T> eager = this->run(problem, way, {Kind::gelu});
     const typename TestFixture::Operands on_device(problem);
@@ -223,6 +227,7 @@ TEST(TileGemm, LeavesOtherProductsAlone) {
   EXPECT_EQ(ways([](Gemm& g, ProductData&) { g.batch = 2; }), 0u);
   EXPECT_EQ(ways([](Gemm& g, ProductData&) { g.transpose_a = true; }), 0u);
   EXPECT_EQ(ways([](Gemm& g, ProductData&) { g.output = Type::f32; }), 0u);
+  EXPECT_EQ(ways([](Gemm& g, ProductData&) { g.type = g.output = Type::f32; }), 0u);
   const auto floats = [](Gemm& g) {
     g.type = g.output = Type::f32;
     g.ldb = g.k;

@@ -35,10 +35,8 @@ constexpr int64_t kFewestRows = 9;  // fewer are GEMV
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 bool fits(const Gemm& g, const ProductData& data) {
-  const bool is_half = g.type == Type::f16 || g.type == Type::bf16;
-  const bool is_tf32 = g.type == Type::f32 && g.tf32 && g.transpose_b;
-  if ((!is_half && !is_tf32) || g.type != g.output || g.batch != 1 || g.transpose_a ||
-      g.epilogue != device::Epilogue::none)
+  if (!has_tiles(g.type, g.tf32) || (g.type == Type::f32 && !g.transpose_b) || g.type != g.output || g.batch != 1 ||
+      g.transpose_a || g.epilogue != device::Epilogue::none)
     return false;
   if (g.m < 1 || g.n < 8 || g.k < 8 || std::max({g.m, g.n, g.k}) > INT32_MAX / 2 || g.m * g.n > INT32_MAX) return false;
   for (const int64_t size : {g.n, g.k, g.lda, g.ldb, g.ldc})

@@ -39,6 +39,11 @@ struct TileRoom {
 };
 TileRoom tile_room(int device);
 
+// Types that there are tiles of: floats only as TF32.
+inline bool has_tiles(device::Type type, bool tf32) {
+  return type == device::Type::f16 || type == device::Type::bf16 || (type == device::Type::f32 && tf32);
+}
+
 // Whether the product is made so.
 bool is_tile_gemm(const device::Gemm& gemm, const ProductData& data, TileGemmWay way);
 // All ways, where this product is made here: of halves, or of floats as TF32 where b is transposed; of one batch, n and

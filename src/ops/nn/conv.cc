@@ -352,8 +352,10 @@ class Conv : public ConvBase {
   bool run_tiles(Context& context, const ConvProblem& problem, const Tensor& x, ConvData data,
                  const Epilogue& rest) const {
     const StreamRef stream = context.stream();
-    if (takes_planes_ && !filled_) return false;
-    if (takes_planes_) data.x = nullptr, data.w = filled_, data.is_filled = true;  // x goes to scratch memory
+    if (takes_planes_) {
+      if (!filled_) return false;
+      data.x = nullptr, data.w = filled_, data.is_filled = true;  // x goes to scratch memory
+    }
     const TileGemmWay way = way_by_tiles(stream, problem, data, rest);
     if (way.parts == 0) return false;
     if (takes_planes_) data.x = fill_planes(context, x);

@@ -150,9 +150,7 @@ void fill_channels(StreamRef stream, const Tensor& w, void* into) {
 bool suits_tiles(const ConvProblem& p, const ConvData& data, const void* residual) {
   constexpr int64_t kMost = INT_MAX / 4, kFarthest = 1 << 20;
   const Window& w = p.window;
-  const bool is_half = p.type == Type::f16 || p.type == Type::bf16;
-  if (!is_half && !(p.type == Type::f32 && p.tf32)) return false;
-  if (p.layout != Layout::channels_last || p.groups != 1) return false;
+  if (!has_tiles(p.type, p.tf32) || p.layout != Layout::channels_last || p.groups != 1) return false;
   if (w.in[0] != 1 || w.out[0] != 1 || w.kernel[0] != 1 || w.taps() == 1) return false;
   if (fills_channels(p) ? !data.is_filled : data.is_filled || p.in_channels % 8 != 0) return false;
   if (p.out_channels % 8 != 0 || p.in_channels == 0 || p.out_channels == 0) return false;
