@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import threading
 from collections import deque
@@ -202,7 +203,7 @@ class Future:
         with self._lock:
             self._finish()
             if self._error:
-                raise self._error
+                raise copy.copy(self._error)
             return self._made()
 
     @property
@@ -213,7 +214,7 @@ class Future:
             if self._kind.is_host:
                 self._finish()
             if self._error:
-                raise self._error
+                raise copy.copy(self._error)
             return self._made()
 
     def __del__(self):
@@ -226,7 +227,7 @@ class Future:
         try:
             self._outputs = run._as_outputs(run._run_arrays(feeds, self._kind))
         except Exception as error:
-            self._error = error
+            self._keep(error)
 
     def _begin(self, feeds):
         run, kind = self._graphed, self._kind
@@ -237,7 +238,7 @@ class Future:
             if kind.is_torch and not kind.is_host:
                 run._values.order_torch(completion)
         except Exception as error:
-            self._error = error
+            self._keep(error)
         self._completion = completion
 
     def _finish(self):
@@ -247,11 +248,18 @@ class Future:
         try:
             completion.wait()
         except RuntimeError as error:
-            self._error = self._error or error
-        if self._kind.is_host and not self._error:
+            self._keep(self._error or error)
+        if self._error:
+            self._found = None
+        elif self._kind.is_host:
             self._made()
         self._completion = self._kept = None
         self._graphed._completions.give_back(completion)
+
+    def _keep(self, error):
+        """Without its traceback, whose frames have this future: both would wait for the garbage collector, and that
+        may take the session before its tensors."""
+        self._error = error.with_traceback(None)
 
     def _made(self):
         """What came out, as it was the first time."""

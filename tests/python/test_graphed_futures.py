@@ -288,6 +288,30 @@ def test_an_error_that_nobody_asks_for_is_nobody_elses(encore, lookup):
         equal(run.submit(ROWS, np.int64([3])).result(), ROWS[[3]])
 
 
+@of_each_kind
+def test_an_error_leaves_nothing_to_the_garbage_collector(encore, make_model, make):
+    """Neither one of the device's nor one from before it."""
+    three = numpy_helper.from_array(np.array([3], np.int64), "three")
+    nodes = [
+        helper.make_node("Reshape", ["i", "three"], ["j"], "reshape"),
+        helper.make_node("Gather", ["x", "j"], ["y"], "lookup"),
+    ]
+    run = function(make_model(nodes, {"x": [5, 2], "i": (["n"], TensorProto.INT64)}, {"y": [3, 2]}, [three]))
+    x = make(ROWS)
+    gc.collect()
+    gc.disable()
+    try:
+        bad = [run.submit(x, np.int64([77, 0, 1])), run.submit(x, np.int64([0, 1]))]
+        for each, words in zip(bad, ["index 77", "reshape"]):
+            with pytest.raises(Exception, match=words):
+                each.result()
+        seen = [weakref.ref(each) for each in [run, *bad]]
+        del run, bad, each
+        assert [each() for each in seen] == [None] * 3
+    finally:
+        gc.enable()
+
+
 def test_what_fails_before_the_device_is_told_by_result(encore, make_model):
     four = numpy_helper.from_array(np.array([4, 3], np.int64), "shape")
     nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"], "reshape")]
