@@ -178,6 +178,79 @@ TEST(VirtualOrder, EveryThreadOfAKernelThatBeginsEarlyWaits) {
   clear_error(0);
 }
 
+// A block of 32 threads each.
+struct CopyEarly {
+  static constexpr bool kBeginsEarly = true;
+  const int* x;
+  int* y;
+  bool reads_early;
+  void operator()(Block<NoShared>& b, const NoShared&) const {
+    b.threads([&](int t, NoShared&) {
+      const int64_t i = b.index() * 32 + t;
+      const int early = reads_early ? x[i] : 0;
+      b.wait();
+      y[i] = reads_early ? early : x[i];
+    });
+  }
+};
+
+// How many see what was there before other kernels have written; behind so many of them.
+std::ptrdiff_t old_values(bool reads_early, int kernels, bool late, bool in_graph) {
+  Stream stream(0);
+  DeviceArray<int> x(std::vector<int>(64, 0)), y(64);
+  const auto enqueue = [&] {
+    for (int k = 1; k <= kernels; ++k) for_each_index(stream, 64, Set{x.data(), k});
+    block_kernel<NoShared>(stream, {2, 32, 0, late}, CopyEarly{x.data(), y.data(), reads_early});
+  };
+  Gate gate;
+  Graph graph;
+  GraphExec exec;
+  if (in_graph) {
+    begin_capture(stream, CaptureMode::thread_local_);
+    enqueue();
+    graph = end_capture(stream);
+    exec = graph.instantiate();
+    exec.launch(stream);
+  } else {
+    gate.close(stream);  // they are all there before the first one runs
+    enqueue();
+    gate.open();
+  }
+  const auto seen = y.download(stream);
+  return std::ranges::count_if(seen, [&](int value) { return value != kernels; });
+}
+
+// One thread of one block, in each order.
+TEST(VirtualOrder, WhatIsReadTooEarlyIsOld) {
+  for (Order order : {Order::forward, Order::reversed, Order::split})
+    for (bool in_graph : {false, true}) {
+      InOrder in(order);
+      EXPECT_EQ(old_values(true, 1, false, in_graph), 1);
+      EXPECT_EQ(old_values(true, 3, false, in_graph), 1);
+      EXPECT_EQ(old_values(true, 1, true, in_graph), 0);
+      EXPECT_EQ(old_values(false, 3, false, in_graph), 0);
+    }
+}
+
+struct Fail {
+  void operator()(int64_t) const { fail(Code::internal, "as it was to"); }
+};
+
+TEST(VirtualOrder, WhatHasBegunEarlyEndsBehindAFailure) {
+  Stream stream(0);
+  DeviceArray<int> x(std::vector<int>(64, 0)), y(std::vector<int>(64, 7));
+  {
+    Gate gate;
+    gate.close(stream);
+    for_each_index(stream, 1, Fail{});
+    block_kernel<NoShared>(stream, {2, 32}, CopyEarly{x.data(), y.data(), false});
+  }
+  EXPECT_ERROR(stream.ref().synchronize(), Code::device_failed);
+  clear_error(0);
+  Stream other(0);
+  EXPECT_EQ(y.download(other), std::vector<int>(64, 7));
+}
+
 struct ReadShared {
   struct Shared {
     float value;

@@ -68,9 +68,9 @@ void Capture::check_held() const {
   if (status_ == CaptureStatus::none) fail(Code::capture_failed, "the capture was ended by another thread");
 }
 
-void Capture::add(int lane, NodeKind kind, std::string_view name, std::function<void()> run) {
+void Capture::add(int lane, NodeKind kind, std::string_view name, Work work) {
   std::lock_guard lock(mutex_);
-  add_held(lane, {kind, name, Label::current(), std::move(run), {}, lane});
+  add_held(lane, {kind, name, Label::current(), std::move(work), {}, lane});
 }
 
 void Capture::add(int lane, std::shared_ptr<const Conditional> decided) {

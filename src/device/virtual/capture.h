@@ -12,6 +12,7 @@
 
 #include "device/exchange.h"
 #include "device/graph.h"
+#include "device/virtual/early.h"
 
 namespace encore::device::virtual_gpu {
 
@@ -25,7 +26,7 @@ struct Program {
     NodeKind kind;
     std::string_view name;
     std::string label;
-    std::function<void()> run;
+    Work work;
     std::vector<int> after;                           // earlier nodes, ascending
     int lane;                                         // which stream of the capture it came from
     std::shared_ptr<const Conditional> decided = {};  // what it runs instead
@@ -60,7 +61,7 @@ class Capture {
   void check();
 
   // All of these check first.
-  void add(int lane, NodeKind kind, std::string_view name, std::function<void()> run);
+  void add(int lane, NodeKind kind, std::string_view name, Work work);
   void add(int lane, std::shared_ptr<const Conditional> decided);
   void check_joined();  // Error{capture_failed} if there is work that the first lane has not waited for
   std::vector<int> tail(int lane);

@@ -43,31 +43,28 @@ void cluster_kernel(StreamRef stream, Clusters grid, const Body& body) {
   static_assert(!std::is_empty_v<Shared>);
   if (grid.clusters <= 0) return;
   virtual_gpu::check_clusters(grid, sizeof(Shared), dynamic_bytes<Body>(), max_threads<Body>());
-  virtual_gpu::enqueue(stream, kernel_name<Body>(), [grid, body = virtual_gpu::as_launched(body)] {
-    virtual_gpu::for_each(grid.clusters, [&](int64_t cluster) {
-      const auto shared = std::unique_ptr<Shared[]>(new Shared[size_t(grid.blocks)]);
-      std::memset(static_cast<void*>(shared.get()), 0xff, size_t(grid.blocks) * sizeof(Shared));  // NaN
-      const size_t bytes = size_t(grid.dynamic_bytes != 0 ? grid.dynamic_bytes : dynamic_bytes<Body>());
-      const auto dynamic = std::make_unique_for_overwrite<std::byte[]>(size_t(grid.blocks) * bytes);
-      std::memset(dynamic.get(), 0xff, size_t(grid.blocks) * bytes);
-      const auto in_each = [&](auto half) {
-        virtual_gpu::for_each(grid.blocks, [&](int64_t rank) {
-          Block<Shared> block(cluster * grid.blocks + rank, grid.clusters * grid.blocks, grid.threads, shared[rank],
-                              dynamic.get() + size_t(rank) * bytes);
-          half(block, static_cast<const Shared&>(shared[rank]), int(rank));
-        });
-      };
-      in_each([&](Block<Shared>& block, const Shared& own, int) {
-        body(block, own);
-        if (begins_early<Body>() && !block.waited())
-          fail(Code::internal, std::string_view(kernel_name<Body>()),
-               " begins early, and has threads that do not wait");
+  const auto run = [grid, body = virtual_gpu::as_launched(body)](int64_t cluster, virtual_gpu::EarlyBlock* early) {
+    const auto shared = std::unique_ptr<Shared[]>(new Shared[size_t(grid.blocks)]);
+    std::memset(static_cast<void*>(shared.get()), 0xff, size_t(grid.blocks) * sizeof(Shared));  // NaN
+    const size_t bytes = size_t(grid.dynamic_bytes != 0 ? grid.dynamic_bytes : dynamic_bytes<Body>());
+    const auto dynamic = std::make_unique_for_overwrite<std::byte[]>(size_t(grid.blocks) * bytes);
+    std::memset(dynamic.get(), 0xff, size_t(grid.blocks) * bytes);
+    const auto in_each = [&](auto half) {
+      virtual_gpu::for_each(grid.blocks, [&](int64_t rank) {
+        Block<Shared> block(cluster * grid.blocks + rank, grid.clusters * grid.blocks, grid.threads, shared[rank],
+                            dynamic.get() + size_t(rank) * bytes, early);
+        half(block, static_cast<const Shared&>(shared[rank]), int(rank));
       });
-      in_each([&](Block<Shared>& block, const Shared& own, int rank) {
-        body.join(block, own, Cluster<Shared>(shared.get(), grid.blocks, rank));
-      });
+    };
+    in_each([&](Block<Shared>& block, const Shared& own, int) {
+      body(block, own);
+      if (begins_early<Body>() && !block.waited()) virtual_gpu::fail_unwaited(kernel_name<Body>());
     });
-  });
+    in_each([&](Block<Shared>& block, const Shared& own, int rank) {
+      body.join(block, own, Cluster<Shared>(shared.get(), grid.blocks, rank));
+    });
+  };
+  virtual_gpu::enqueue(stream, kernel_name<Body>(), virtual_gpu::launch_of(grid.clusters, begins_early<Body>(), run));
 }
 
 }  // namespace encore::device

@@ -24,7 +24,7 @@ struct Graph::State {
 };
 
 namespace {
-using Changed = std::map<int, std::function<void()>>;  // what nodes do instead
+using Changed = std::map<int, Work>;  // what nodes do instead
 }
 
 struct GraphExec::State {
@@ -48,14 +48,17 @@ struct Launched {
   const Program& program;
   const Changed* changed;
 
-  void run(int n) const {
-    const Program::Node& node = program.nodes[size_t(n)];
+  const Work& work(int n) const {
     const auto found = changed ? changed->find(n) : Changed::const_iterator();
+    return changed && found != changed->end() ? found->second : program.nodes[size_t(n)].work;
+  }
+  void run(int n) const { run(n, work(n).run); }
+  void run(int n, const std::function<void()>& what) const {
+    const Program::Node& node = program.nodes[size_t(n)];
     if (node.decided)
       run_traced(stream, node.kind, node.name, node.label, [&] { decide(*node.decided); });
     else
-      run_traced(stream, node.kind, node.name, node.label,
-                 changed && found != changed->end() ? found->second : node.run);
+      run_traced(stream, node.kind, node.name, node.label, what);
   }
 
  private:
@@ -69,11 +72,37 @@ struct Launched {
   }
 };
 
+// Nodes in turn, of which those that can begin early do, while the kernels ahead of them have not run.
+class InTurn {
+ public:
+  explicit InTurn(const Launched& launched) : launched_(launched) {}
+  void run(int n) {
+    begin_behind(n);
+    const auto rest = begun_.extract(n);
+    rest ? launched_.run(n, rest.mapped()) : launched_.run(n);
+  }
+
+ private:
+  // As far as each kernel comes after the one before alone.
+  void begin_behind(int n) {
+    const auto& nodes = launched_.program.nodes;
+    for (int k = n + 1; k <= n + kBeginsAhead && k < int(nodes.size()); ++k) {
+      const Program::Node &before = nodes[size_t(k) - 1], &node = nodes[size_t(k)];
+      if (before.kind != NodeKind::kernel || node.kind != NodeKind::kernel || node.after != std::vector{k - 1}) return;
+      if (const Work& work = launched_.work(k); work.begin && !begun_.contains(k)) begun_.emplace(k, work.begin());
+    }
+  }
+
+  const Launched& launched_;
+  std::map<int, std::function<void()>> begun_;  // what does the rest
+};
+
 // As captured, or as late as the dependencies allow.
 void run_in_turn(const Launched& launched, bool reversed) {
   const auto& nodes = launched.program.nodes;
+  InTurn in_turn(launched);
   if (!reversed) {
-    for (int n = 0; n < int(nodes.size()); ++n) launched.run(n);
+    for (int n = 0; n < int(nodes.size()); ++n) in_turn.run(n);
     return;
   }
   std::vector<int> missing(nodes.size());
@@ -87,7 +116,7 @@ void run_in_turn(const Launched& launched, bool reversed) {
   while (!ready.empty()) {
     const int n = ready.top();
     ready.pop();
-    launched.run(n);
+    in_turn.run(n);
     for (int later : next[size_t(n)])
       if (--missing[size_t(later)] == 0) ready.push(later);
   }
@@ -188,14 +217,14 @@ void GraphExec::upload(StreamRef ref) const {
   if (Capture* capture = stream.capturing()) capture->forbid("uploading a graph to a stream that captures");
 }
 
-void virtual_gpu::set_node(const GraphExec& exec, KernelNode node, std::function<void()> run) {
+void virtual_gpu::set_node(const GraphExec& exec, KernelNode node, Work work) {
   GraphExec::State& state = exec.state();
   const auto& nodes = state.program->nodes;
   if (node.id < 0 || size_t(node.id) >= nodes.size() || nodes[size_t(node.id)].kind != NodeKind::kernel)
     fail(Code::internal, "the graph has no such kernel");
   std::lock_guard lock(state.mutex);
   auto changed = state.changed ? std::make_shared<Changed>(*state.changed) : std::make_shared<Changed>();
-  (*changed)[int(node.id)] = std::move(run);
+  (*changed)[int(node.id)] = std::move(work);
   state.changed = std::move(changed);
 }
 

@@ -17,19 +17,24 @@ struct PerThread {
 template <class Shared>
 class Block {
  public:
-  Block(int64_t index, int64_t count, int size, Shared& shared, std::byte* dynamic)
-      : index_(index), count_(count), size_(size), shared_(shared), dynamic_(dynamic) {}
+  Block(int64_t index, int64_t count, int size, Shared& shared, std::byte* dynamic,
+        virtual_gpu::EarlyBlock* early = nullptr)
+      : index_(index), count_(count), size_(size), shared_(shared), dynamic_(dynamic), early_(early) {}
   int64_t index() const { return index_; }
   int64_t count() const { return count_; }
   int size() const { return size_; }
-  void wait() { std::atomic_ref<int>(waited_).fetch_add(1, std::memory_order_relaxed); }
+  void wait() {
+    if (early_) early_->wait();
+    std::atomic_ref<int>(waited_).fetch_add(1, std::memory_order_relaxed);
+  }
   // Whether every thread has said wait().
   bool waited() const { return waited_ >= size_; }
 
   // A phase: f(thread, shared) for every thread of the block, in whatever order the virtual GPU was told to use.
   template <class F>
   void threads(F f) {
-    virtual_gpu::for_each(size_, [&](int64_t t) { f(int(t), shared_); });
+    const auto one = [&](int64_t t) { f(int(t), shared_); };
+    virtual_gpu::run_phase(size_, virtual_gpu::loop_of<decltype(one)>, &one, early_);
   }
   // The launch's dynamic shared memory from a byte on, which must suit T; at most 16 bytes of alignment are promised.
   template <class T>
@@ -80,14 +85,16 @@ class Block {
   int waited_ = 0;
   Shared& shared_;
   std::byte* const dynamic_;
+  virtual_gpu::EarlyBlock* const early_;
 };
 
 namespace virtual_gpu {
 template <class Shared, class Body>
-bool run_block(const void* body, int64_t index, const Blocks& grid, void* shared, std::byte* dynamic) {
+bool run_block(const void* body, int64_t index, const Blocks& grid, void* shared, std::byte* dynamic,
+               EarlyBlock* early) {
   static_assert(alignof(Shared) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
   auto& own = *static_cast<Shared*>(shared);
-  Block<Shared> block(index, grid.blocks, grid.threads, own, dynamic);
+  Block<Shared> block(index, grid.blocks, grid.threads, own, dynamic, early);
   (*static_cast<const Body*>(body))(block, static_cast<const Shared&>(own));
   return block.waited();
 }

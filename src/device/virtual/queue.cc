@@ -130,7 +130,7 @@ void run_in_order(int64_t n, Loop loop, const void* f) {
   }
 }
 
-void enqueue(StreamRef stream, std::string_view kernel, std::function<void()> task) {
+void enqueue(StreamRef stream, std::string_view kernel, Work task) {
   require(stream.device() == current_device(), kernel, " cannot be launched on a stream of device ", stream.device(),
           " while device ", current_device(), " is current");
   submit(stream, NodeKind::kernel, kernel, std::move(task));
@@ -144,27 +144,26 @@ void enqueue_loop(StreamRef stream, std::string_view kernel, int64_t n, Functor 
 }
 
 namespace {
-std::function<void()> blocks_task(std::string_view kernel, const Blocks& grid, const Functor& body, size_t shared_bytes,
-                                  bool begins_early, RunBlock run) {
-  return [=, body = launched(body)] {
-    for_each(grid.blocks, [&](int64_t index) {
-      const auto shared = shared_memory(shared_bytes), dynamic = shared_memory(size_t(grid.dynamic_bytes));
-      const bool waited = run(body.get(), index, grid, shared.get(), dynamic.get());
-      if (begins_early && !waited) fail(Code::internal, kernel, " begins early, and has threads that do not wait");
-    });
-  };
+Work blocks_work(std::string_view kernel, const Blocks& grid, const Functor& body, size_t shared_bytes,
+                 bool begins_early, RunBlock run) {
+  return launch_of(
+      grid.blocks, begins_early && !grid.late, [=, body = launched(body)](int64_t index, EarlyBlock* early) {
+        const auto shared = shared_memory(shared_bytes), dynamic = shared_memory(size_t(grid.dynamic_bytes));
+        const bool waited = run(body.get(), index, grid, shared.get(), dynamic.get(), early);
+        if (begins_early && !waited) fail_unwaited(kernel);
+      });
 }
 }  // namespace
 
 void enqueue_blocks(StreamRef stream, std::string_view kernel, const Blocks& grid, Functor body, size_t shared_bytes,
                     bool begins_early, RunBlock run) {
-  enqueue(stream, kernel, blocks_task(kernel, grid, body, shared_bytes, begins_early, run));
+  enqueue(stream, kernel, blocks_work(kernel, grid, body, shared_bytes, begins_early, run));
 }
 
 void set_blocks(const GraphExec& exec, KernelNode node, std::string_view kernel, const Blocks& grid, Functor body,
                 size_t shared_bytes, bool begins_early, RunBlock run) {
   require(grid.blocks > 0, "a kernel of a graph cannot have ", grid.blocks, " blocks");
-  set_node(exec, node, blocks_task(kernel, grid, body, shared_bytes, begins_early, run));
+  set_node(exec, node, blocks_work(kernel, grid, body, shared_bytes, begins_early, run));
 }
 
 void check_grid(const Blocks& grid, size_t of_shared, int max_threads) {
@@ -178,6 +177,9 @@ void check_grid(const Blocks& grid, size_t of_shared, int max_threads) {
           " bytes of dynamic shared memory: the virtual GPU has ", free, " of them for this kernel");
 }
 
+void fail_unwaited(std::string_view kernel) {
+  fail(Code::internal, kernel, " begins early, and has threads that do not wait");
+}
 void fail_misaligned() { fail(Code::internal, "a pack is at an address that is not aligned to it"); }
 
 void check_clusters(const Clusters& grid, size_t shared_bytes, int64_t dynamic_bytes, int max_threads) {

@@ -8,6 +8,7 @@
 
 #include "device/graph.h"
 #include "device/stream.h"
+#include "device/virtual/early.h"
 
 namespace encore::device {
 struct Blocks;
@@ -16,8 +17,9 @@ struct Blocks;
 namespace encore::device::virtual_gpu {
 
 // Appends a task to the stream, or to the graph which the stream captures. It may run many times.
-void enqueue(StreamRef stream, std::string_view kernel, std::function<void()> task);
+void enqueue(StreamRef stream, std::string_view kernel, Work task);
 void check_grid(const Blocks& grid, size_t shared_bytes, int max_threads);
+[[noreturn]] void fail_unwaited(std::string_view kernel);
 // Fails what a kernel asks of an address that does not suit it.
 [[noreturn]] void fail_misaligned();
 inline void check_alignment(bool aligned) {
@@ -33,6 +35,8 @@ void set_order(Order order);
 // Runs `loop` over [0, n) in that order.
 using Loop = void (*)(const void* f, int64_t first, int64_t end, int64_t step);
 void run_in_order(int64_t n, Loop loop, const void* f);
+// A phase of a block. One that begins early lets some thread go first.
+void run_phase(int64_t n, Loop loop, const void* f, const EarlyBlock* early);
 
 // All orders share a loop, which is compiled for each launch and each phase.
 template <class F>
@@ -63,12 +67,13 @@ void enqueue_loop(StreamRef stream, std::string_view kernel, int64_t n, Functor 
 std::function<void()> loop_task(int64_t n, const Functor& functor, Loop loop);
 
 // Runs one block of the kernel whose functor is `body`; returns whether each of its threads has waited.
-using RunBlock = bool (*)(const void* body, int64_t index, const Blocks& grid, void* shared, std::byte* dynamic);
+using RunBlock = bool (*)(const void* body, int64_t index, const Blocks& grid, void* shared, std::byte* dynamic,
+                          EarlyBlock* early);
 void enqueue_blocks(StreamRef stream, std::string_view kernel, const Blocks& grid, Functor body, size_t shared_bytes,
                     bool begins_early, RunBlock run);
 void set_blocks(const GraphExec& exec, KernelNode node, std::string_view kernel, const Blocks& grid, Functor body,
                 size_t shared_bytes, bool begins_early, RunBlock run);
 // What a node of a graph does in launches to come.
-void set_node(const GraphExec& exec, KernelNode node, std::function<void()> run);
+void set_node(const GraphExec& exec, KernelNode node, Work work);
 
 }  // namespace encore::device::virtual_gpu

@@ -86,11 +86,11 @@ StreamState& state_of(StreamRef stream) {
   return state;
 }
 
-void submit(StreamRef ref, NodeKind kind, std::string_view name, std::function<void()> run) {
+void submit(StreamRef ref, NodeKind kind, std::string_view name, Work work) {
   StreamState& stream = state_of(ref);
   std::unique_lock lock(stream.mutex);
-  if (Capture* capture = stream.capturing()) return capture->add(stream.lane, kind, name, std::move(run));
-  stream.push(lock, {kind, name, Label::current(), std::move(run)});
+  if (Capture* capture = stream.capturing()) return capture->add(stream.lane, kind, name, std::move(work));
+  stream.push(lock, {kind, name, Label::current(), std::move(work)});
 }
 
 Capture* StreamState::capturing() {
@@ -115,6 +115,14 @@ void StreamState::push(std::unique_lock<std::mutex>& held, Task task) {
   if (wake_up) wake.notify_one();
 }
 
+namespace {
+// Before a kernel runs those behind it that can begin early.
+void begin_ahead(std::vector<Task>& tasks, size_t before) {
+  for (size_t t = before; t < tasks.size() && t <= before + kBeginsAhead && tasks[t].kind == NodeKind::kernel; ++t)
+    if (Work& work = tasks[t].work; t > before && work.begin) work = work.begin();
+}
+}  // namespace
+
 void StreamState::work() {
   std::vector<Task> tasks;
   std::unique_lock lock(mutex);
@@ -127,16 +135,18 @@ void StreamState::work() {
     sleeping = false;
     tasks.swap(queue);
     lock.unlock();
-    for (Task& task : tasks) {
+    for (size_t t = 0; t < tasks.size(); ++t) {
+      Task& task = tasks[t];
+      if (!failed.load(std::memory_order_relaxed)) begin_ahead(tasks, t);
       if (!failed.load(std::memory_order_relaxed) || runs_after_failure(task.kind)) {
         try {
-          run_traced(this, task.kind, task.name, task.label, task.run);
+          run_traced(this, task.kind, task.name, task.label, task.work.run);
         } catch (const std::exception& e) {
           std::lock_guard guard(mutex);
           if (!failed.exchange(true)) failure = e.what();
         }
       }
-      task.run = nullptr;  // what a task holds is gone when the stream is seen to be done
+      task.work = {};  // what a task holds is gone when the stream is seen to be done
       finished.fetch_add(1, std::memory_order_release);
     }
     tasks.clear();

@@ -12,30 +12,18 @@
 
 #include "device/graph.h"
 #include "device/stream.h"
+#include "device/virtual/early.h"
+#include "device/virtual/marker.h"
 
 namespace encore::device::virtual_gpu {
 
 class Capture;
 
-// Something that happens once, and can be waited for.
-class Marker {
- public:
-  void set() {
-    happened_.store(1, std::memory_order_release);
-    happened_.notify_all();
-  }
-  bool is_set() const { return happened_.load(std::memory_order_acquire); }
-  void wait() const { happened_.wait(0, std::memory_order_acquire); }
-
- private:
-  std::atomic<int> happened_{0};
-};
-
 struct Task {
   NodeKind kind;
   std::string_view name;  // of the kernel; kernels own their names
   std::string label;
-  std::function<void()> run;
+  Work work;
 };
 
 // Runs a task or a node of a graph: traced, delayed as tests ask, and errors name the kernel and the ONNX node.
@@ -69,7 +57,7 @@ struct StreamState : std::enable_shared_from_this<StreamState> {
 
 StreamState& state_of(StreamRef stream);
 // Appends to the stream or to its capture, under the current label.
-void submit(StreamRef stream, NodeKind kind, std::string_view name, std::function<void()> run);
+void submit(StreamRef stream, NodeKind kind, std::string_view name, Work work);
 
 // Throws Error{no_device} for a device that does not exist.
 void check_device(int device);
