@@ -38,12 +38,24 @@ std::shared_ptr<OwnTensor> neutral_constant(Type type, const std::string& op) {
   return made;
 }
 
+bool holds(const Tensor& constant, double number) {
+  if (!constant.data || !ops::kFloats.has(constant.type)) return false;
+  const size_t bytes = device::size_bytes(constant.type);
+  char wanted[sizeof(double)];
+  put_number(constant.type, number, wanted);
+  const char* const first = constant.as<const char>();
+  for (int64_t i = 0; i < constant.count(); ++i)
+    if (std::memcmp(first + size_t(i) * bytes, wanted, bytes) == 0) return true;
+  return false;
+}
+
 class Masking {
  public:
   Masking(Plan& plan, int mask, int64_t dim) : plan_(plan), mask_(mask), dim_(dim) {}
 
   // Is added to the mask that is added to the scores, if there is one: that has fewer elements.
   void mask_keys(size_t softmax) {
+    if (is_hidden_by_infinity(plan_.steps[softmax].inputs[0])) fill_blind_rows(softmax);
     const int scores = plan_.steps[softmax].inputs[0];
     size_t reader = softmax, input = 0;
     if (const size_t maker = maker_of(scores);
@@ -134,6 +146,45 @@ class Masking {
     const auto &dims = plan_.values[size_t(v)].dims, &all = plan_.values[size_t(scores)].dims;
     if (!dims || !all || dims->empty() || dims->size() > all->size()) return false;
     return dims->size() < all->size() || std::ranges::count(*dims, 1) > std::ranges::count(*all, 1);
+  }
+
+  // Whether a summand, or a choice, may hide all keys from a row.
+  bool is_hidden_by_infinity(int scores) const {
+    static const std::set<std::string> kHands{"Add",   "Cast",    "Concat", "Expand",    "Identity",  "Mul",  "Reshape",
+                                              "Slice", "Squeeze", "Sub",    "Transpose", "Unsqueeze", "Where"};
+    std::vector<int> values{scores};
+    std::set<int> seen;
+    while (!values.empty()) {
+      const int v = values.back();
+      values.pop_back();
+      if (v < 0 || !seen.insert(v).second) continue;
+      if (const Tensor* const constant = plan_.values[size_t(v)].constant) {
+        if (holds(*constant, -std::numeric_limits<double>::infinity())) return true;
+      } else if (const size_t maker = maker_of(v); maker < plan_.steps.size() && plan_.steps[maker].node) {
+        const Step& step = plan_.steps[maker];
+        if (step.node->domain().empty() && kHands.contains(step.node->op_type()))
+          values.insert(values.end(), step.inputs.begin(), step.inputs.end());
+      }
+    }
+    return false;
+  }
+
+  // A row that is added may see none of the keys that were there, as that of a window does. It would be no number, and
+  // nor would be then what the next layer makes of others, though these give it no weight. So it is zeros, as are rows
+  // that were there and see nothing.
+  void fill_blind_rows(size_t softmax) {
+    const int made = plan_.steps[softmax].outputs[0];
+    const auto asks = [&](const Step& step) {
+      return step.node && is_onnx(*step.node, "IsNaN") && step.inputs[0] == made;
+    };
+    if (std::ranges::any_of(plan_.steps, asks)) return;  // whoever asks knows what to do
+    const std::string name = plan_.steps[softmax].node->name();
+    const int blind = plan_.add_like(made, " of blind rows"), is_blind = plan_.add_like(made, " is of a blind row");
+    plan_.values[size_t(is_blind)].type = Type::boolean;
+    const int zero = plan_.add_constant(name + " of blind rows", neutral_constant(plan_.values[size_t(made)].type, ""));
+    plan_.steps[softmax].outputs[0] = blind;
+    insert(softmax + 1, {"", "IsNaN", 13, {}}, name, {blind}, is_blind);
+    insert(softmax + 2, {"", "Where", 16, {}}, name, {is_blind, zero, blind}, made);
   }
 
   void insert(size_t at, Operator op, const std::string& name, std::vector<int> inputs, int output) {

@@ -139,6 +139,25 @@ TEST(Padding, AttentionLeavesOutKeys) {
     EXPECT_NE(text.find(line), text.npos) << text;
 }
 
+// A row that is added may see none of the others, and what attends to it would be no number. Who asks for such rows
+// fills them.
+TEST(Padding, BlindRowsAreZerosWhereInfinityHidesKeys) {
+  const auto fills = [](const std::string& text) {
+    Plan plan = plan_from(text);
+    add_padding_masks(plan, padded_axes(plan, "n", 8), "n");
+    const std::string made = text_of(plan);
+    return made.find("p: f32[b, n, n] = Where(\"p is of a blind row\", ") != made.npos;
+  };
+  const std::string asked = with(kAttention, "in mask: f32[b, 1, n]",
+                                 "in seen: bool[b, 1, n]\nconst none: f32[] = 0.0\nconst least: f32[] = -inf\n"
+                                 "mask: f32[b, 1, n] = Where(seen, none, least)");
+  EXPECT_FALSE(fills(asked));
+  const std::string window = with(asked, "IsNaN(p)", "Equal(p, p)");
+  EXPECT_TRUE(fills(window));
+  EXPECT_TRUE(fills(with(window, "Add(scores, mask)", "Where(seen, scores, least)")));
+  EXPECT_FALSE(fills(with(window, "-inf", "-1e30")));
+}
+
 TEST(Padding, ScoresWithoutAMaskGetOne) {
   const std::string text =
       with(with(kAttention, "masked: f32[b, n, n] = Add(scores, mask)\n", ""), "Softmax(masked)", "Softmax(scores)");

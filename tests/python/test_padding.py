@@ -202,10 +202,14 @@ def test_lengths_as_python_has_them(encore, model):
 SENTENCES = {"ids": (["batch", "sequence"], TensorProto.INT64), "mask": (["batch", "sequence"], TensorProto.INT64)}
 
 
+WINDOW = 2  # keys on either side
+WINDOWS = ["window", "chosen window"]
+
+
 class Encoder:
     """Token embeddings and a layer of attention, as exporters write them, of any batch and sequence."""
 
-    def __init__(self, make_model, dtype=FLOAT, mask="added"):
+    def __init__(self, make_model, dtype=FLOAT, mask="added", layers=1):
         self.nodes, self.constants, self.dtype = [], [], dtype
         self.kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         tokens = self.node("Gather", self.weights("tokens", (30, 16)), "ids")
@@ -213,7 +217,9 @@ class Encoder:
         positions = self.weights("positions", (1, 64, 16))
         positions = self.node("Slice", positions, self.integers([0]), length, self.integers([1]))
         x = self.node("Add", tokens, positions)
-        x = self.node("Add", x, self.attention(x, mask), output="hidden")
+        for layer in range(layers):
+            output = "hidden" if layer + 1 == layers else None
+            x = self.node("Add", x, self.attention(x, mask), output=output)
         self.node("Gather", x, self.integers(0), output="first", axis=1)
         outs = {"hidden": (["batch", "sequence", 16], self.kind), "first": (["batch", 16], self.kind)}
         self.model = make_model(self.nodes, SENTENCES, outs, self.constants)
@@ -224,8 +230,11 @@ class Encoder:
         scores = self.node("Mul", self.node("MatMul", q, k), self.numbers(0.35))
         if mask != "none":
             seen = self.seen(mask)
-            least = self.numbers(-np.inf if mask == "empty rows" else np.finfo(self.dtype).min)
-            scores = self.node("Add", scores, self.node("Where", seen, self.numbers(0), least))
+            least = self.numbers(-np.inf if mask in ("empty rows", *WINDOWS) else np.finfo(self.dtype).min)
+            if mask == "chosen window":
+                scores = self.node("Where", seen, scores, least)
+            else:
+                scores = self.node("Add", scores, self.node("Where", seen, self.numbers(0), least))
         weights = self.node("Softmax", scores, axis=-1)
         if mask == "empty rows":
             weights = self.node("Where", self.node("IsNaN", weights), self.numbers(0), weights)
@@ -237,11 +246,14 @@ class Encoder:
         if mask == "flat":
             return self.gathered(seen)
         seen = self.node("Unsqueeze", seen, self.integers([1, 2]))
-        if mask != "causal":
+        if mask not in ("causal", *WINDOWS):
             return seen
         positions = self.positions(1)
-        before = self.node("LessOrEqual", positions, self.node("Unsqueeze", positions, self.integers([1])))
-        return self.node("And", seen, before)
+        row = self.node("Unsqueeze", positions, self.integers([1]))
+        if mask in WINDOWS:
+            distance = self.node("Abs", self.node("Sub", positions, row))
+            return self.node("And", seen, self.node("LessOrEqual", distance, self.integers(WINDOW)))
+        return self.node("And", seen, self.node("LessOrEqual", positions, row))
 
     def gathered(self, mask):
         """mask[row, key], as torch's older exporter has it of positions."""
@@ -356,6 +368,22 @@ def test_sequences_of_attention(encore, make_model, dtype, mask):
             for got, wanted in zip(session.run(None, feeds), plain.run(None, feeds), strict=True):
                 np.testing.assert_allclose(got, wanted, **CLOSE[dtype])
     assert keys(session) == [6]
+
+
+@pytest.mark.parametrize("mask", WINDOWS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_rows_that_see_none_of_those_that_were_there(encore, make_model, dtype, mask):
+    """They would be no numbers, and nor would be the second layer's rows, though these give them no weight."""
+    model = Encoder(make_model, dtype, mask, layers=2).model
+    session = make_session(model, pad="batch:2,4;sequence:16,32", auto_graph=1)
+    plain = make_session(model)
+    for batch, length in ((1, 3), (2, 8), (3, 5), (4, 16), (1, 17), (2, 1), (2, 33)):
+        feeds = sentences(batch, length)
+        feeds["mask"][:] = 1
+        feeds["mask"][0, length - min(WINDOW, length - 1) :] = 0
+        for got, wanted in zip(session.run(None, feeds), plain.run(None, feeds), strict=True):
+            assert np.isfinite(wanted).all()
+            np.testing.assert_allclose(got, wanted, **CLOSE[dtype])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
