@@ -1,8 +1,13 @@
 #include "graph/session_graphs.h"
 
+#include <unistd.h>
+
 #include <atomic>
+#include <chrono>
+#include <cstdlib>
 #include <map>
 #include <mutex>
+#include <shared_mutex>
 #include <utility>
 
 #include "graph/shared_stream.h"
@@ -27,6 +32,42 @@ struct SessionGraphs::Shared {
   }
 };
 
+namespace {
+
+// A thread may end while the process does: who joins a thread of Python's does not wait until what is thread_local has
+// gone. CUDA goes, too, so the end of the process waits for those that are at it, and later ones leave all as it is.
+class ThreadEnds {
+ public:
+  static ThreadEnds& get() {
+    static auto& ends = *[] {
+      auto* const made = new ThreadEnds;  // which ends after statics' destructors may still ask
+      std::atexit([] { get().stop(); });
+      return made;
+    }();
+    return ends;
+  }
+  // Holds the end of the process up; none if that is over.
+  std::shared_lock<std::shared_timed_mutex> begin() {
+    std::shared_lock lock(mutex_);
+    if (are_over_) lock.unlock();
+    return lock;
+  }
+
+ private:
+  void stop() {
+    if (process_ != getpid()) return;  // others than the threads of this one may have the mutex
+    // An application's allocator may want what the process has no more: Python's lock, say.
+    const std::unique_lock lock(mutex_, std::chrono::seconds(2));
+    are_over_ = true;
+  }
+
+  const pid_t process_ = getpid();
+  std::shared_timed_mutex mutex_;
+  std::atomic<bool> are_over_{false};
+};
+
+}  // namespace
+
 // A thread's graphs belong to their session. Whichever ends first, thread or session, takes them out and destroys them.
 struct SessionGraphs::Mine {
   struct Place {
@@ -39,6 +80,8 @@ struct SessionGraphs::Mine {
   ThreadGraphs* last = nullptr;
 
   ~Mine() {
+    const auto held_up = ThreadEnds::get().begin();
+    if (!held_up) return;
     for (Place& place : places) {
       const auto owner = place.owner.lock();
       if (!owner) continue;
@@ -81,6 +124,7 @@ ThreadGraphs* SessionGraphs::find() const {
 ThreadGraphs& SessionGraphs::context() {
   if (ThreadGraphs* found = find()) return *found;
   Mine& here = mine();
+  ThreadEnds::get();  // before the first thread ends
   std::erase_if(here.places, [](const auto& place) { return place.owner.expired(); });
   auto made = std::make_unique<ThreadGraphs>(state_->policy);
   ThreadGraphs* graphs = made.get();

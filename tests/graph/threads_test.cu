@@ -3,6 +3,9 @@
 
 #include <atomic>
 #include <barrier>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -46,6 +49,37 @@ TEST(Threads, leave_nothing_behind_when_they_end) {
     arena.shrink();
     ASSERT_EQ(arena.stats().held_bytes, 0u);
   }
+}
+
+// Takes its time, and tells.
+class SlowSource final : public memory::Source {
+ public:
+  SlowSource() : Source(0), pool_(0) {}
+  void* take(size_t bytes) override { return pool_.take(bytes); }
+  void give_back(void* chunk) noexcept override {
+    has_begun = true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    pool_.give_back(chunk);
+    std::fputs("given back\n", stderr);
+  }
+  void shrink() override { pool_.shrink(); }
+
+  std::atomic<bool> has_begun{false};
+
+ private:
+  memory::PoolSource pool_;
+};
+
+TEST(Threads, that_end_beside_the_process_are_waited_for) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto end_at_once = [] {
+    const auto source = std::make_shared<SlowSource>();
+    auto& graphs = *new SessionGraphs(0, {.enabled = true, .warm_ups = 0, .memory = source});  // stays
+    std::thread([&] { Model(graphs).run(0); }).detach();
+    while (!source->has_begun) std::this_thread::yield();
+    std::exit(0);
+  };
+  EXPECT_EXIT(end_at_once(), testing::ExitedWithCode(0), "given back");
 }
 
 TEST(Threads, may_outlive_the_session) {

@@ -1,5 +1,5 @@
-// Kernels that begin early (device/launch.h). One of a launch's blocks, and of that one thread, gets as far as its wait
-// before the kernels ahead have run, so that it sees what it should not have read there: what was there before.
+// Kernels that begin early (device/launch.h). One of a launch's blocks gets as far as its wait before the kernels ahead
+// have run, so that it sees what it should not have read there: what was there before.
 #pragma once
 #include <cstdint>
 #include <exception>
@@ -39,6 +39,9 @@ class EarlyBlock {
   // In its thread:
   bool has_waited() const { return waits_.is_set(); }
   void wait();  // from the second time on does nothing
+  // Its first phase: loop(f, ...) for each of so many threads, which are fibers until all of them wait. Sanitizers know
+  // of none, so there one thread, another one each time, waits before the others begin.
+  void run_phase(int64_t threads, void (*loop)(const void* f, int64_t first, int64_t end, int64_t step), const void* f);
 
  private:
   struct GivenUp {};

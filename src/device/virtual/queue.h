@@ -35,8 +35,10 @@ void set_order(Order order);
 // Runs `loop` over [0, n) in that order.
 using Loop = void (*)(const void* f, int64_t first, int64_t end, int64_t step);
 void run_in_order(int64_t n, Loop loop, const void* f);
-// A phase of a block. One that begins early lets some thread go first.
-void run_phase(int64_t n, Loop loop, const void* f, const EarlyBlock* early);
+// A phase of a block, which may have begun early.
+inline void run_phase(int64_t n, Loop loop, const void* f, EarlyBlock* early) {
+  early && !early->has_waited() ? early->run_phase(n, loop, f) : run_in_order(n, loop, f);
+}
 
 // All orders share a loop, which is compiled for each launch and each phase.
 template <class F>

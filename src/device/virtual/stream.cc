@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <deque>
+#include <iterator>
 #include <system_error>
 #include <thread>
 #include <unordered_map>
@@ -116,40 +118,38 @@ void StreamState::push(std::unique_lock<std::mutex>& held, Task task) {
 }
 
 namespace {
-// Before a kernel runs those behind it that can begin early.
-void begin_ahead(std::vector<Task>& tasks, size_t before) {
-  for (size_t t = before; t < tasks.size() && t <= before + kBeginsAhead && tasks[t].kind == NodeKind::kernel; ++t)
-    if (Work& work = tasks[t].work; t > before && work.begin) work = work.begin();
+// Before the first one runs, if it is a kernel, those behind it that can begin early.
+void begin_ahead(std::deque<Task>& tasks) {
+  for (size_t t = 0; t < tasks.size() && t <= kBeginsAhead && tasks[t].kind == NodeKind::kernel; ++t)
+    if (Work& work = tasks[t].work; t > 0 && work.begin) work = work.begin();
 }
 }  // namespace
 
 void StreamState::work() {
-  std::vector<Task> tasks;
+  std::deque<Task> tasks;
   std::unique_lock lock(mutex);
   for (;;) {
-    while (queue.empty()) {
+    while (queue.empty() && tasks.empty()) {
       if (closed) return;
       sleeping = true;
       wake.wait(lock);
     }
     sleeping = false;
-    tasks.swap(queue);
+    tasks.insert(tasks.end(), std::move_iterator(queue.begin()), std::move_iterator(queue.end()));
+    queue.clear();
     lock.unlock();
-    for (size_t t = 0; t < tasks.size(); ++t) {
-      Task& task = tasks[t];
-      if (!failed.load(std::memory_order_relaxed)) begin_ahead(tasks, t);
-      if (!failed.load(std::memory_order_relaxed) || runs_after_failure(task.kind)) {
-        try {
-          run_traced(this, task.kind, task.name, task.label, task.work.run);
-        } catch (const std::exception& e) {
-          std::lock_guard guard(mutex);
-          if (!failed.exchange(true)) failure = e.what();
-        }
+    if (!failed.load(std::memory_order_relaxed)) begin_ahead(tasks);
+    const Task& task = tasks.front();
+    if (!failed.load(std::memory_order_relaxed) || runs_after_failure(task.kind)) {
+      try {
+        run_traced(this, task.kind, task.name, task.label, task.work.run);
+      } catch (const std::exception& e) {
+        std::lock_guard guard(mutex);
+        if (!failed.exchange(true)) failure = e.what();
       }
-      task.work = {};  // what a task holds is gone when the stream is seen to be done
-      finished.fetch_add(1, std::memory_order_release);
     }
-    tasks.clear();
+    tasks.pop_front();  // what a task holds is gone when the stream is seen to be done
+    finished.fetch_add(1, std::memory_order_release);
     lock.lock();
   }
 }
