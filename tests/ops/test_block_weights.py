@@ -34,6 +34,9 @@ def weights_of(codes, scales, zeros, bits, rows, depth, block, groups=None):
     return (codes - zeros[:, group]) * scales[:, group]
 
 
+MADE = "made"  # a bias that is no constant
+
+
 def nbits(m, depth, rows, block=32, bits=4, dtype="float16", zeros=None, groups=None, bias=False, **more):
     """A case, also of a whole shape `m`."""
     blocks = -(-depth // block)
@@ -57,14 +60,17 @@ def nbits(m, depth, rows, block=32, bits=4, dtype="float16", zeros=None, groups=
         inputs.pop()
     constant = more.pop("constant", False)
     if constant:
-        inputs[1:] = [None if given is None else Const(given) for given in inputs[1:]]
+        weights = inputs[1:5]
+        inputs[1:5] = [None if given is None else Const(given) for given in weights]
+        if bias is not MADE:
+            inputs[5:] = map(Const, inputs[5:])
 
     def reference(a, b, scales, zero_points=None, g_idx=None, addend=None):
         made = a.astype(np.float64) @ weights_of(b, scales, zero_points, bits, rows, depth, block, g_idx).T
         return [(made if addend is None else made + addend).astype(np.float32)]
 
     attrs = {"N": rows, "K": depth, "block_size": block, "bits": bits}
-    name = "-".join(filter(None, [f"{bits}bits", f"by{block}", zeros, "bias" * bias, "constant" * constant]))
+    name = "-".join(filter(None, [f"{bits}bits", f"by{block}", zeros, "bias" * bool(bias), "constant" * constant]))
     more = {"reference": reference, "family": "matmul", **more}
     return Case("MatMulNBits", inputs, attrs, dtype=dtype, domain=MICROSOFT, name=name, options=EXACT, **more)
 
@@ -88,6 +94,12 @@ def test_types(constant, dtype, bits, block, zeros):
 @pytest.mark.parametrize("m", [1, 7, 8, 9, 16, 31, 33, 65])
 def test_rows(dtype, bits, m, constant):
     check(nbits(m, 384, 40, 64, bits, dtype, "packed", bias=True, constant=constant))
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("m", [1, 3, 12])
+def test_constant_weights_are_read_before_a_bias_is_made(m, bits):
+    check(nbits(m, 384, 40, 64, bits, "bfloat16", bias=MADE, constant=True))
 
 
 @pytest.mark.parametrize("constant", [False, True])
