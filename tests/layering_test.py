@@ -33,7 +33,7 @@ GENERATED = {"ort_abi.h": "plugin", "operators.h": "ops"}  # for one room each; 
 # What is neither ours nor of standard C++, whose headers have neither dot nor slash in their names.
 OTHERS = {
     "device/half.h": {"cuda_bf16.h", "cuda_fp16.h", "cuda_fp8.h"},  # where nvcc compiles it, for the intrinsics
-    "device/virtual/": {"Eigen/", "sanitizer/", "sys/mman.h"},
+    "device/virtual/": {"Eigen/", "sanitizer/", "sys/mman.h", "ucontext.h"},
     "": {"cxxabi.h", "dlfcn.h", "pthread.h", "unistd.h"},  # POSIX and the compiler
     "memory/copy_past_caches.h": {"emmintrin.h"},
 }
