@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
-#include <shared_mutex>
+#include <thread>
 #include <utility>
 
 #include "graph/shared_stream.h"
@@ -46,23 +46,28 @@ class ThreadEnds {
     }();
     return ends;
   }
-  // Holds the end of the process up; none if that is over.
-  std::shared_lock<std::shared_timed_mutex> begin() {
-    std::shared_lock lock(mutex_);
-    if (are_over_) lock.unlock();
-    return lock;
-  }
+  // Holds the end of the process up, if that has not begun.
+  class One {
+   public:
+    explicit One(ThreadEnds& all) : all_(all) { ++all_.under_way_; }
+    ~One() { --all_.under_way_; }
+    One(One&&) = delete;
+    bool comes_in_time() const { return !all_.are_over_; }
+
+   private:
+    ThreadEnds& all_;
+  };
 
  private:
   void stop() {
-    if (process_ != getpid()) return;  // others than the threads of this one may have the mutex
-    // An application's allocator may want what the process has no more: Python's lock, say.
-    const std::unique_lock lock(mutex_, std::chrono::seconds(2));
+    if (process_ != getpid()) return;  // others than the threads of this one were under way
     are_over_ = true;
+    // An application's allocator may want what the process has no more: Python's lock, say.
+    for (int ms = 0; ms < 2000 && under_way_ > 0; ++ms) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 
   const pid_t process_ = getpid();
-  std::shared_timed_mutex mutex_;
+  std::atomic<int> under_way_{0};
   std::atomic<bool> are_over_{false};
 };
 
@@ -80,8 +85,8 @@ struct SessionGraphs::Mine {
   ThreadGraphs* last = nullptr;
 
   ~Mine() {
-    const auto held_up = ThreadEnds::get().begin();
-    if (!held_up) return;
+    const ThreadEnds::One end(ThreadEnds::get());
+    if (!end.comes_in_time()) return;
     for (Place& place : places) {
       const auto owner = place.owner.lock();
       if (!owner) continue;
