@@ -244,12 +244,11 @@ struct Fail {
 TEST(VirtualOrder, WhatHasBegunEarlyEndsBehindAFailure) {
   Stream stream(0);
   DeviceArray<int> x(std::vector<int>(64, 0)), y(std::vector<int>(64, 7));
-  {
-    Gate gate;
-    gate.close(stream);
-    for_each_index(stream, 1, Fail{});
-    block_kernel<NoShared>(stream, {2, 32}, CopyEarly{x.data(), y.data(), false});
-  }
+  Gate gate;
+  gate.close(stream);
+  for_each_index(stream, 1, Fail{});
+  block_kernel<NoShared>(stream, {2, 32}, CopyEarly{x.data(), y.data(), false});
+  gate.open();
   EXPECT_ERROR(stream.ref().synchronize(), Code::device_failed);
   clear_error(0);
   Stream other(0);
