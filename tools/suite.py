@@ -162,7 +162,7 @@ def _build(preset, *targets):
 
 
 def _build_unoptimized(preset):
-    """But for its C++ tests. nvcc takes six tenths of the time; ccache knows nothing of its variable."""
+    """But for its C++ tests. nvcc takes two thirds of the time; ccache knows nothing of its variable."""
     with mock.patch.dict(os.environ, NVCC_APPEND_FLAGS="-Ofc mid", CCACHE_NAMESPACE="unoptimized"):
         return env.build(preset, "all")
 

@@ -38,6 +38,7 @@ std::shared_ptr<OwnTensor> neutral_constant(Type type, const std::string& op) {
   return made;
 }
 
+// Also of doubles, which numbers_of() does not read.
 bool holds(const Tensor& constant, double number) {
   if (!constant.data || !ops::kFloats.has(constant.type)) return false;
   const size_t bytes = device::size_bytes(constant.type);
