@@ -19,6 +19,7 @@
 
 #include "captured.h"
 #include "device/dnn.h"
+#include "device/tensor_map.h"
 #include "ops/nn/convolve_tiles.h"
 
 namespace {
@@ -51,12 +52,20 @@ constexpr Problem kProblems[] = {
     {"resnet50", 196, 1024, 256, Kind::relu, true},
     {"resnet50", 49, 512, 2048, Kind::relu, true, true},
     {"resnet50", 49, 2048, 512, Kind::relu, true},
+    {"gpt2", 128, 768, 3072, Kind::fast_gelu},
+    {"gpt2", 512, 768, 3072, Kind::fast_gelu},
+    {"gpt2", 2048, 768, 3072, Kind::fast_gelu},
     {"bert_base", 512, 768, 3072, Kind::gelu},
+    {"bert_base", 2048, 768, 3072, Kind::gelu},
     {"bert_base", 512, 3072, 768, Kind::none, false, true},
     {"vit", 197, 768, 768, Kind::none, true, true},
     {"vit", 197, 768, 2304},
     {"vit", 197, 768, 3072, Kind::gelu},
     {"vit", 197, 3072, 768, Kind::none, false, true},
+    {"qwen3", 256, 1024, 4096},
+    {"qwen3", 256, 2048, 1024, Kind::none, false, true},
+    {"qwen3", 256, 1024, 6144},
+    {"qwen3", 256, 3072, 1024, Kind::none, false, true},
     {"vit", 1, 768, 1000, Kind::none, true},
     {"bert_base", 1, 768, 768},
     {"bert_base", 2, 768, 768},
@@ -143,6 +152,7 @@ const char* name_of(Kind kind) {
     case Kind::hard_swish: return " hard_swish";
     case Kind::silu: return " silu";
     case Kind::gelu: return " gelu";
+    case Kind::fast_gelu: return " fast_gelu";
     default: return "";
   }
 }
@@ -207,11 +217,11 @@ std::string name_of(ops::TileShape shape) {
 
 // enqueue(i, way) makes c, which the library made last.
 template <class T, class F>
-void compare_ways(Bench& bench, const ops::TileGemmWay& taken, const Memory<T>& c, F enqueue) {
+void compare_ways(Bench& bench, int shapes, const ops::TileGemmWay& taken, const Memory<T>& c, F enqueue) {
   const auto wanted = c.values(bench.stream);
   double by_way = 0;
   std::string wrong;
-  for (int i = 0; i < ops::kTileShapes; ++i) {
+  for (int i = 0; i < shapes; ++i) {
     double best = 1e9;
     int best_parts = 0;
     for (int parts = 1; parts <= ops::kMostTileParts; parts *= 2) {
@@ -256,16 +266,19 @@ void run(Bench& bench, const Problem& p, device::Blas& blas, device::Blas& tuned
   };
   device::Gemm whole = gemm;
   if (p.activation == Kind::relu) whole.epilogue = device::Epilogue::relu;
+  if (p.activation == Kind::fast_gelu) whole.epilogue = device::Epilogue::gelu_tanh;
   const auto by = [&](device::Blas& library) {
     return bench.us([&](int i) {
       const ops::ProductData of = data(i);
       library.gemm(bench.stream, whole, of.a, of.b, of.c, of.bias, scratch, of.addend);
-      if (p.activation != Kind::relu) ops::activate(bench.stream, gemm.output, p.rows * p.columns, activation, of.c);
+      if (whole.epilogue == device::Epilogue::none)
+        ops::activate(bench.stream, gemm.output, p.rows * p.columns, activation, of.c);
     });
   };
   std::printf("%-52s %8.2f", name_of<T>(p).c_str(), by(blas));
   std::printf(" %8.2f |", by(tuned));
-  compare_ways(bench, ops::tile_gemm_way(gemm, data(0), activation, 0), c,
+  compare_ways(bench, ops::tile_shapes(kType, device::has_warpgroups(0)),
+               ops::tile_gemm_way(gemm, data(0), activation, 0), c,
                [&](int i, ops::TileGemmWay way) { tile_gemm(bench.stream, gemm, data(i), activation, way); });
 }
 
@@ -342,7 +355,8 @@ void run(Bench& bench, const PictureProblem& p, device::Dnn& dnn, Scratch& scrat
   });
   std::printf("%-52s %8.2f %8s |", name_of<T>(p).c_str(), library, "");
   if (!ops::suits_tiles(problem, data_of_tiles(0), added)) return void(std::printf(" does not suit\n"));
-  compare_ways(bench, ops::tile_convolution_way(problem, {p.activation}, ops::tile_room(0)), y,
+  compare_ways(bench, ops::tile_shapes(kType, false),
+               ops::tile_convolution_way(problem, {p.activation}, ops::tile_room(0)), y,
                [&](int i, ops::TileGemmWay way) {
                  convolve_tiles(bench.stream, problem, data_of_tiles(i), {nullptr, added, {p.activation}}, way);
                });

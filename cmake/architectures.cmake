@@ -12,5 +12,5 @@ if(NOT CMAKE_CUDA_ARCHITECTURES)
 endif()
 if(CMAKE_CUDA_ARCHITECTURES MATCHES "[0-9][af]")
   message(FATAL_ERROR "CMAKE_CUDA_ARCHITECTURES is ${CMAKE_CUDA_ARCHITECTURES}. What has an a or f runs on one GPU, or \
-one family, and Encore uses nothing of what it adds: take the number alone.")
+one family: take the number alone. What 9.0a adds is compiled for sources that use it wherever 9.0 is named.")
 endif()

@@ -91,7 +91,7 @@ class TileConvolutionTest : public ::testing::Test {
     data.is_filled = few;
     const Epilogue rest{nullptr, p.has_residual ? on_residual.data() : nullptr, p.activation};
     ASSERT_TRUE(suits_tiles(problem, data, rest.residual));
-    for (int n = 0; n < 4 * kTileShapes; ++n) {
+    for (int n = 0; n < 4 * int(kFirstOfWarpgroups); ++n) {
       const TileGemmWay way{1 << n % 4, TileShape(n / 4)};
       SCOPED_TRACE(text("shape ", n / 4, " in ", way.parts));
       convolve_tiles(stream.ref(), problem, data, rest, way);

@@ -11,6 +11,7 @@
 #include "../device/product_case.h"
 #include "device/graph.h"
 #include "device/half.h"
+#include "device/tensor_map.h"
 
 namespace encore::ops {
 namespace {
@@ -20,7 +21,7 @@ using device::DeviceArray;
 using device::Gemm;
 using device::Half;
 
-constexpr TileRoom kRoom{.multiprocessors = 132, .most_parts = 8};
+constexpr TileRoom kRoom{.multiprocessors = 132, .most_parts = 8, .warpgroups = true};
 using Kind = Activation::Kind;
 
 double after(const Activation& activation, double x) {
@@ -61,7 +62,7 @@ class TileGemmTest : public ::testing::Test {
   }
   static std::vector<TileGemmWay> ways(const Case& problem) {
     const Operands on_device(problem);
-    return tile_gemm_ways(problem.gemm, on_device.data(problem));
+    return tile_gemm_ways(problem.gemm, on_device.data(problem), 0);
   }
   static std::string text_of(const TileGemmWay& way) { return text("shape ", int(way.shape), " in ", way.parts); }
   // Whether rows of b may be columns of the product.
@@ -77,7 +78,7 @@ class TileGemmTest : public ::testing::Test {
   void check(const Gemm& gemm) {
     const Case problem(with_tf32(gemm));
     const auto all = ways(problem);
-    EXPECT_EQ(all.size(), 16u);
+    EXPECT_EQ(all.size(), size_t(4 * tile_shapes(device::kTypeOf<T>, device::has_warpgroups(0))));
     for (const TileGemmWay& way : all) {
       SCOPED_TRACE(text_of(way));
       problem.expect_equal(run(problem, way));
@@ -216,10 +217,10 @@ TEST(TileGemm, LeavesOtherProductsAlone) {
     Gemm gemm = halves(128, 768, 768);
     ProductData data{};
     change(gemm, data);
-    return tile_gemm_ways(gemm, data).size();
+    return tile_gemm_ways(gemm, data, 0).size();
   };
   const auto address = [](uintptr_t at) { return reinterpret_cast<void*>(at); };
-  EXPECT_EQ(ways([](Gemm&, ProductData&) {}), 16u);
+  EXPECT_EQ(ways([](Gemm&, ProductData&) {}), device::has_warpgroups(0) ? 24u : 16u);
   EXPECT_EQ(ways([](Gemm& g, ProductData&) { g.n = g.ldb = g.ldc = 772; }), 0u);
   EXPECT_EQ(ways([](Gemm& g, ProductData&) { g.k = 764; }), 0u);
   EXPECT_EQ(ways([](Gemm& g, ProductData&) { g.k = 0; }), 0u);
@@ -255,19 +256,21 @@ TEST(TileGemm, TakesTilesWhereTheyAreFaster) {
     gemm.beta = adds ? 1 : 0;
     return tile_gemm_way(gemm, {}, {kind}, kRoom);
   };
-  EXPECT_EQ(way(Kind::gelu, 784, 768, 192), (TileGemmWay{1, m32n64k64}));
-  EXPECT_EQ(way(Kind::gelu, 196, 1536, 384), (TileGemmWay{1, m16n64k64}));
+  EXPECT_EQ(way(Kind::gelu, 784, 768, 192), (TileGemmWay{1, m64n128k64}));
+  EXPECT_EQ(way(Kind::gelu, 196, 1536, 384), (TileGemmWay{1, m64n64k64}));
   EXPECT_EQ(way(Kind::gelu, 16, 3072, 768), (TileGemmWay{2, m16n64k128}));
   EXPECT_EQ(way(Kind::hard_swish, 784, 240, 40), (TileGemmWay{1, m16n64k64}));
   EXPECT_EQ(way(Kind::hard_swish, 49, 960, 160), (TileGemmWay{1, m16n32k128}));
   EXPECT_EQ(way(Kind::none, 49, 160, 672, true), (TileGemmWay{2, m16n32k128}));
-  EXPECT_EQ(way(Kind::relu, 196, 1024, 256, true), (TileGemmWay{1, m16n64k128}));
-  EXPECT_EQ(way(Kind::relu, 49, 512, 2048), (TileGemmWay{4, m16n64k128}));
+  EXPECT_EQ(way(Kind::relu, 196, 1024, 256, true), (TileGemmWay{1, m64n64k64}));
+  EXPECT_EQ(way(Kind::relu, 49, 512, 2048), (TileGemmWay{4, m64n64k64}));
   EXPECT_EQ(way(Kind::none, 16, 768, 3072), (TileGemmWay{8, m16n64k128}));
-  EXPECT_EQ(way(Kind::none, 196, 384, 384), (TileGemmWay{1, m16n64k128}));
-  EXPECT_EQ(way(Kind::gelu, 128, 3072, 768), TileGemmWay{}) << "too deep for so many tiles";
+  EXPECT_EQ(way(Kind::none, 784, 576, 192), (TileGemmWay{1, m64n64k64}));
+  EXPECT_EQ(way(Kind::gelu, 128, 3072, 768), (TileGemmWay{1, m64n64k64}));
+  EXPECT_EQ(way(Kind::none, 128, 768, 3072, true), (TileGemmWay{4, m64n64k64}));
+  EXPECT_EQ(way(Kind::gelu, 197, 3072, 768), (TileGemmWay{1, m64n128k64}));
+  EXPECT_EQ(way(Kind::none, 197, 2304, 768), TileGemmWay{}) << "too deep for so many tiles";
   EXPECT_EQ(way(Kind::gelu, 3136, 384, 96), TileGemmWay{}) << "too many tiles";
-  EXPECT_EQ(way(Kind::none, 784, 576, 192), TileGemmWay{});
   EXPECT_EQ(way(Kind::gelu, 4, 1536, 384), TileGemmWay{}) << "GEMV";
 }
 
@@ -291,7 +294,7 @@ TEST(TileGemm, OnlyAnActivationPaysWhereNothingIsReadAheadOrShared) {
   const auto parts = [](Kind kind, bool constant, int most_parts) {
     Gemm gemm = halves(49, 160, 672);
     gemm.constant_b = constant;
-    return tile_gemm_way(gemm, {}, {kind}, {132, most_parts}).parts;
+    return tile_gemm_way(gemm, {}, {kind}, {132, most_parts, true}).parts;
   };
   EXPECT_EQ(parts(Kind::none, true, 8), 2);
   EXPECT_EQ(parts(Kind::none, false, 8), 0);

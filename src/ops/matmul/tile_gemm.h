@@ -16,13 +16,16 @@ struct ProductData {
   const void* addend = nullptr;  // what beta multiplies, lies as c does; null for c itself
 };
 
-// What a block makes of c, and the depth of a step, in halves: rows x columns x depth.
-enum class TileShape : uint8_t { m32n64k64, m16n64k64, m16n64k128, m16n32k128 };
-inline constexpr int kTileShapes = 4;
+// What a block makes of c, and the depth of a step, in halves: rows x columns x depth. Those of 64 rows are for
+// warpgroups.
+enum class TileShape : uint8_t { m32n64k64, m16n64k64, m16n64k128, m16n32k128, m64n64k64, m64n128k64 };
+inline constexpr int kTileShapes = 6;
 struct TileSize {
   int rows, columns, depth_bytes;
 };
-inline constexpr TileSize kTileSizes[kTileShapes] = {{32, 64, 128}, {16, 64, 128}, {16, 64, 256}, {16, 32, 256}};
+inline constexpr TileSize kTileSizes[kTileShapes] = {{32, 64, 128}, {16, 64, 128}, {16, 64, 256},
+                                                     {16, 32, 256}, {64, 64, 128}, {64, 128, 128}};
+inline constexpr TileShape kFirstOfWarpgroups = TileShape::m64n64k64;
 
 // How many blocks share the depth of a tile; zero where the product is not made here.
 struct TileGemmWay {
@@ -36,6 +39,7 @@ inline constexpr int kMostTileParts = 8;
 // What a device has room for.
 struct TileRoom {
   int multiprocessors, most_parts;
+  bool warpgroups;
 };
 TileRoom tile_room(int device);
 
@@ -46,9 +50,13 @@ inline bool has_tiles(device::Type type, bool tf32) {
 
 // Whether the product is made so.
 bool is_tile_gemm(const device::Gemm& gemm, const ProductData& data, TileGemmWay way);
-// All ways, where this product is made here: of halves, or of floats as TF32 where b is transposed; of one batch, n and
-// k and the distances between rows are multiples of eight, addresses of 16 bytes.
-std::vector<TileGemmWay> tile_gemm_ways(const device::Gemm& gemm, const ProductData& data);
+// All ways that the device has, where this product is made here: of halves, or of floats as TF32 where b is transposed;
+// of one batch, n and k and the distances between rows are multiples of eight, addresses of 16 bytes.
+std::vector<TileGemmWay> tile_gemm_ways(const device::Gemm& gemm, const ProductData& data, int device);
+// Shapes of tiles of such values, which come first.
+inline int tile_shapes(device::Type type, bool warpgroups) {
+  return warpgroups && type != device::Type::f32 ? kTileShapes : int(kFirstOfWarpgroups);
+}
 // The one to take, if it pays.
 TileGemmWay tile_gemm_way(const device::Gemm& gemm, const ProductData& data, const Activation& activation, int device);
 TileGemmWay tile_gemm_way(const device::Gemm& gemm, const ProductData& data, const Activation& activation,

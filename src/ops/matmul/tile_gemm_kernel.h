@@ -10,23 +10,15 @@
 //
 // In shared memory granules lie where the lanes that read at the same time meet all banks.
 #pragma once
-#include <algorithm>
-#include <bit>
-
-#include "device/cluster.h"
 #include "device/copy_async.h"
 #include "device/mma_fragments.h"
 #include "device/prefetch.h"
-#include "device/unaligned_pack.h"
-#include "ops/matmul/tile_gemm.h"
+#include "ops/matmul/tile_product.h"
 
 namespace encore::ops {
 
-using device::Block;
-using device::Cluster;
 using device::FragmentC;
 using device::Granule;
-using device::Pack;
 using device::PerThread;
 using device::Warp;
 
@@ -58,40 +50,6 @@ struct MatrixRows {
   }
 };
 
-// But for the left factor.
-template <class T>
-struct TileProduct {
-  const T *b, *addend, *bias;
-  T* c;
-  int64_t ldb, ldc;
-  int rows, columns, depth;
-  float alpha, beta;
-  Activation activation;
-  bool constant_b;
-  int row_tiles, parts_log2;
-
-  static constexpr int kQuad = 4;  // a lane has so many neighbouring columns
-
-  // The activation is a curve of what c's type keeps.
-  template <class Curve>
-  DEVICE_FN void store(int row, int column, const float (&sums)[kQuad], const T* bias_there, Curve curve) const {
-    const int64_t at = row * ldc + column;
-    float values[kQuad];
-    UNROLL for (int i = 0; i < kQuad; ++i) values[i] = alpha * sums[i];
-    if (beta != 0) {
-      const auto more = device::load_aligned<kQuad>(addend + at);
-      UNROLL for (int i = 0; i < kQuad; ++i) values[i] += beta * float(more.at[i]);
-    }
-    if (bias) {
-      const auto more = device::load_aligned<kQuad>(bias_there);
-      UNROLL for (int i = 0; i < kQuad; ++i) values[i] += float(more.at[i]);
-    }
-    Pack<T, kQuad> out;
-    UNROLL for (int i = 0; i < kQuad; ++i) out.at[i] = T(curve(float(T(values[i]))));
-    device::store_aligned(c + at, out);
-  }
-};
-
 // How a block makes its tile: with as many tiles of eight rows in each warp, warps across the columns and the depth,
 // and steps on their way.
 template <TileShape kShape, int kStages_>
@@ -111,6 +69,8 @@ void for_shape(TileShape shape, F f) {
     case m16n64k64: return f.template operator()<TileWarps<m16n64k64, 6>>();
     case m16n64k128: return f.template operator()<TileWarps<m16n64k128, 4>>();
     case m16n32k128: return f.template operator()<TileWarps<m16n32k128, 5>>();
+    case m64n64k64:
+    case m64n128k64: fail(Code::internal, "tiles for warpgroups have a kernel of their own");
   }
 }
 
@@ -141,9 +101,6 @@ struct TileGemm {
   struct Sums {
     FragmentC at[2][kRowTiles];
   };
-  struct Place {
-    int row, column, first, end;  // of the tile; of the part along the depth
-  };
   static constexpr int kInRowOfB = kTransposed ? kChunks : kAcross;  // granules of a stage
   static constexpr int kRowsAtOnceOfA = kThreads / kChunks, kRowsAtOnceOfB = kThreads / kInRowOfB;
   using SourceOfA = typename Rows::template Source<kGranulesOfA / kThreads, kRowsAtOnceOfA>;
@@ -160,7 +117,7 @@ struct TileGemm {
   Rows rows;
 
   DEVICE_FN void operator()(Block<Shared>& block, const Shared&) const {
-    const Place place = place_of(block);
+    const TilePlace place = place_of(block);
     const int steps = place.end > place.first ? (place.end - place.first + kStep - 1) / kStep : 0;
     PerThread<Sums, kThreads> sums;
     PerThread<Sources, kThreads> sources;
@@ -208,7 +165,7 @@ struct TileGemm {
 
   // Each block finishes its part of the rows.
   DEVICE_FN void join(Block<Shared>& block, const Shared&, const Cluster<Shared>& cluster) const {
-    const Place place = place_of(block);
+    const TilePlace place = place_of(block);
     const int parts = 1 << p.parts_log2, rows = kRows >> p.parts_log2;
     const int first = (int(block.index()) & (parts - 1)) * rows;
     block.threads([&](int t, Shared& s) {
@@ -229,13 +186,8 @@ struct TileGemm {
   }
 
  private:
-  // Tiles that have the same columns of b are neighbours.
-  DEVICE_FN Place place_of(const Block<Shared>& block) const {
-    const int tile = int(block.index() >> p.parts_log2), part = int(block.index()) & ((1 << p.parts_log2) - 1);
-    const int steps = (p.depth + kStep - 1) / kStep, own = (steps + (1 << p.parts_log2) - 1) >> p.parts_log2;
-    const int first = part * own * kStep, left = p.depth - first;
-    return {tile % p.row_tiles * kRows, tile / p.row_tiles * kColumns, first,
-            left < own * kStep ? p.depth : first + own * kStep};
+  DEVICE_FN TilePlace place_of(const Block<Shared>& block) const {
+    return p.place_of(block.index(), kRows, kColumns, kStep);
   }
 
   // Where granules lie in a stage: of row and chunk along the depth, of which a lane has row lane / 4 and chunk lane %
@@ -248,7 +200,7 @@ struct TileGemm {
       return kGranulesOfA + (row * kAcross & ~7) + (((row * kAcross & 7) + granule) ^ (row >> 3 & 3) * 2);
   }
 
-  DEVICE_FN Sources sources_of(const Place& place, int t) const {
+  DEVICE_FN Sources sources_of(const TilePlace& place, int t) const {
     const int row = place.row + t / kChunks, k = place.first + t % kChunks * kGranule;
     const int row_of_b = (kTransposed ? place.column : place.first) + t / kInRowOfB;
     const int value_of_b = (kTransposed ? place.first : place.column) + t % kInRowOfB * kGranule;
@@ -272,7 +224,7 @@ struct TileGemm {
       from.at += kStep * p.ldb, from.rows -= kStep;
   }
   // What of b the stages have no room for.
-  DEVICE_FN void prefetch_rest(const Place& place, int t) const {
+  DEVICE_FN void prefetch_rest(const TilePlace& place, int t) const {
     const int first = place.first + (kStages - 1) * kStep;
     if constexpr (kTransposed) {
       constexpr int kLine = 128 / int(sizeof(T));  // values
@@ -343,17 +295,12 @@ struct TileGemm {
   }
 };
 
-// In so many parts, where clusters are as large.
 template <class T, bool kTransposed, class Rows>
-void launch_tile_gemm(StreamRef stream, TileProduct<T> p, const Rows& rows, TileGemmWay way) {
+void launch_tile_gemm(StreamRef stream, const TileProduct<T>& product, const Rows& rows, TileGemmWay way) {
   for_shape(way.shape, [&]<class Warps> {
     using Kernel = TileGemm<T, kTransposed, Rows, Warps>;
-    const int parts = std::min(way.parts, device::most_in_cluster<typename Kernel::Shared, Kernel>(stream.device()));
-    p.row_tiles = (p.rows + Kernel::kRows - 1) / Kernel::kRows;
-    p.parts_log2 = std::countr_zero(unsigned(parts));
-    const int64_t column_tiles = (p.columns + Kernel::kColumns - 1) / Kernel::kColumns;
-    device::cluster_kernel<typename Kernel::Shared>(stream, {p.row_tiles * column_tiles, parts, Kernel::kThreads},
-                                                    Kernel{p, rows});
+    const auto [p, grid] = shared_out<Kernel>(product, way.parts, stream.device());
+    device::cluster_kernel<typename Kernel::Shared>(stream, grid, Kernel{p, rows});
   });
 }
 
