@@ -81,7 +81,7 @@ void RegionGraphs::drop(device::StreamRef stream, std::vector<std::shared_ptr<vo
   for (auto& [key, shapes] : shapes_) {
     std::ranges::copy_if(shapes.replays, std::back_inserter(gone), goes);
     std::erase_if(shapes.replays, goes);
-    if (stream) std::erase_if(shapes.sightings, [&](const Sighting& sighting) { return sighting.stream == stream; });
+    if (stream) shapes.places.erase(stream.native());
   }
 }
 

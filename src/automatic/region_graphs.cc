@@ -23,7 +23,7 @@ using ops::Tensor;
 constexpr size_t kMostKeys = 1024;
 constexpr size_t kUsualWords = 5;                             // of an input in a key: its rank and dimensions
 constexpr size_t kMostEvents = 8192, kMostEventsOfNode = 32;  // of scratch, in what is planned and captured
-constexpr size_t kMostSightings = 8;
+constexpr size_t kMostSightings = 8;                          // of a set of shapes on a stream
 constexpr const char* kHeldBack = "captures are held back (ep.cuda.captures=hold)";
 constexpr uint64_t kFirstPatience = 16;  // runs, until a capture is tried again; twice as many each time
 
@@ -135,9 +135,9 @@ void RegionGraphs::run_with(const Run& run, const std::shared_ptr<const Known>& 
     };
     if ((replay = find_replay(shapes, known, run))) {
       ++counts_.replays, counts_.staged += replay->copies;
-      if (replay->spare && stays(shapes, run)) want(std::vector<bool>(run.at.size()));
-    } else if (was_seen(shapes, run.outer.stream(), run.at, known)) {
-      want(shapes.moves);
+      if (replay->spare && stays(shapes.places_on(replay->stream), run)) want(std::vector<bool>(run.at.size()));
+    } else if (Places& places = shapes.places_on(run.outer.stream()); was_seen(places, run.at, known)) {
+      want(places.moves);
     }
   }
   if (wanted && !has_room && !store_.make_room(run.heat, run.now)) wanted.reset(), why = &RegionReport::crowded;
@@ -178,42 +178,39 @@ RegionGraphs::Shapes& RegionGraphs::find(const Key& key, uint64_t now) {
   return (latest_ = &*shapes_.try_emplace(key).first)->second;
 }
 
-// Whether a run on the stream had its large tensors there. Notes which of the small ones move.
-bool RegionGraphs::was_seen(Shapes& shapes, device::StreamRef stream, const Addresses& at, const Known& known) {
-  bool is_familiar = false, is_latest = true;
-  shapes.moves.resize(at.size());
-  for (auto sighting = shapes.sightings.rbegin(); sighting != shapes.sightings.rend(); ++sighting) {
-    if (sighting->stream != stream) continue;
-    bool same = true;
-    for (size_t i = 0; i < at.size(); ++i) {
-      if (known.bytes[i] == 0 || sighting->at[i] == at[i]) continue;
-      if (is_large(known.bytes[i]))
-        same = false;
-      else if (is_latest)
-        shapes.moves[i] = true;
-    }
-    is_latest = false;
-    if (!same) continue;
-    is_familiar = true;
-    shapes.sightings.erase(std::next(sighting).base());
-    break;
-  }
-  if (shapes.sightings.size() == kMostSightings) shapes.sightings.erase(shapes.sightings.begin());
-  shapes.sightings.push_back({stream, at});
+// Whether a run had its large tensors there. Notes which of the small ones move.
+bool RegionGraphs::was_seen(Places& places, const Addresses& at, const Known& known) {
+  std::vector<Addresses>& sightings = places.sightings;
+  const auto differs = [&](const Addresses& other, size_t i) { return known.bytes[i] > 0 && other[i] != at[i]; };
+  const auto is_here = [&](const Addresses& other) {
+    for (size_t i = 0; i < at.size(); ++i)
+      if (is_large(known.bytes[i]) && differs(other, i)) return false;
+    return true;
+  };
+  places.moves.resize(at.size());
+  for (size_t i = 0; i < at.size() && !sightings.empty(); ++i)
+    if (!is_large(known.bytes[i]) && differs(sightings.back(), i)) places.moves[i] = true;
+  const auto found = std::find_if(sightings.rbegin(), sightings.rend(), is_here);
+  const bool is_familiar = found != sightings.rend();
+  if (is_familiar)
+    sightings.erase(std::next(found).base());
+  else if (sightings.size() == kMostSightings)
+    sightings.erase(sightings.begin());
+  sightings.push_back(at);
   return is_familiar;
 }
 
 // Whether tensors that a graph copies have been at the same places for so long that it may do without.
-bool RegionGraphs::stays(Shapes& shapes, const Run& run) {
+bool RegionGraphs::stays(Places& places, const Run& run) {
   Addresses at = run.at;
   for (const Longer& longer : run.longer) at[size_t(longer.input)] = nullptr;  // which are copied anyway
-  if (shapes.latest.stream != run.outer.stream() || shapes.latest.at != at) {
-    shapes.latest = {run.outer.stream(), std::move(at)};
-    shapes.stayed = 0;
+  if (places.latest != at) {
+    places.latest = std::move(at);
+    places.stayed = 0;
   }
-  if (++shapes.stayed <= shapes.stay_wanted) return false;
-  shapes.stayed = 0;
-  shapes.stay_wanted *= 2;
+  if (++places.stayed <= places.stay_wanted) return false;
+  places.stayed = 0;
+  places.stay_wanted *= 2;
   return true;
 }
 
@@ -253,8 +250,9 @@ std::shared_ptr<RegionGraphs::Replay> RegionGraphs::find_replay(Shapes& shapes, 
   }
   if (best) return best;
   // A graph that has to be captured again and again gets all of them in memory of its own.
-  if (moved && ++shapes.moved > 1)
-    for (size_t i = 0; i < at.size(); ++i) shapes.moves[i] = !is_large(known.bytes[i]);
+  Places& places = shapes.places_on(run.outer.stream());
+  if (moved && ++places.moved > 1)
+    for (size_t i = 0; i < at.size(); ++i) places.moves[i] = !is_large(known.bytes[i]);
   return nullptr;
 }
 
@@ -298,7 +296,7 @@ void RegionGraphs::record(const Run& run) {
   Shapes& shapes = find(run.key, run.now);
   if (known->record.is_too_long) return note_too_long(shapes);
   shapes.known = std::move(known);
-  was_seen(shapes, run.outer.stream(), at, *shapes.known);
+  was_seen(shapes.places_on(run.outer.stream()), at, *shapes.known);
 }
 
 // With more room for what it collects, of which there was more than its graphs have room for.

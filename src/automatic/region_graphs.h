@@ -5,6 +5,7 @@
 #include <atomic>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -88,23 +89,24 @@ class RegionGraphs {
     int64_t spare = 0;                         // of these, without those that are longer than they were
     device::CapturedCopies in = {}, out = {};  // guarded by workspace->launching()
   };
-  // Where the tensors of a run were.
-  struct Sighting {
-    device::StreamRef stream;
-    Addresses at;
+  // Where a stream's runs had their tensors.
+  struct Places {
+    std::vector<bool> moves;                   // small tensors that are elsewhere from run to run
+    std::vector<Addresses> sightings;          // the latest last
+    int moved = 0;                             // how often tensors have moved that a graph was captured with
+    Addresses latest;                          // of the runs whose tensors a graph copied
+    int stayed = 0, stay_wanted = kFirstStay;  // how many were there one after the other
   };
   struct Shapes {
     std::shared_ptr<const Known> known;  // null: it has not run yet, or is too long to be known
     bool is_too_long = false;
     Heat heat;
-    std::vector<bool> moves;          // small tensors that are elsewhere from run to run
-    std::vector<Sighting> sightings;  // the latest last
+    std::map<void*, Places> places;  // by stream, as long as there is the stream
     std::vector<std::shared_ptr<Replay>> replays;
-    int moved = 0;    // how often tensors have moved that a graph was captured with
-    Sighting latest;  // of the runs whose tensors a graph copied, and how many were there one after the other
-    int stayed = 0, stay_wanted = kFirstStay;
     std::string refusal;  // why the last attempt came to nothing
     uint64_t next_attempt = 0, patience = 0;
+
+    Places& places_on(device::StreamRef stream) { return places[stream.native()]; }
   };
   using Key = std::vector<int64_t>;
   struct Hash {
@@ -125,10 +127,10 @@ class RegionGraphs {
 
   // With the mutex:
   Shapes& find(const Key& key, uint64_t now);
-  bool was_seen(Shapes& shapes, device::StreamRef stream, const Addresses& at, const Known& known);
-  bool stays(Shapes& shapes, const Run& run);
+  static bool was_seen(Places& places, const Addresses& at, const Known& known);
+  static bool stays(Places& places, const Run& run);
   std::set<std::string> changing() const;
-  std::shared_ptr<Replay> find_replay(Shapes& shapes, const Known& known, const Run& run);
+  static std::shared_ptr<Replay> find_replay(Shapes& shapes, const Known& known, const Run& run);
   void note_too_long(Shapes& shapes);
 
   static bool is_replaced(const Replay& replay, const Replay& by, const Known& known);

@@ -230,6 +230,60 @@ TEST_F(RegionGraphsTest, LargeTensorsHaveAGraphForEachPlace) {
   EXPECT_EQ(graphs.report().replays, 2);
 }
 
+// Streams that take turns, each with tensors of its own.
+class InTurn {
+ public:
+  InTurn(RegionGraphs& graphs, memory::Arena& arena, size_t count) : graphs_(graphs), arena_(arena) {
+    for (size_t i = 0; i < count; ++i) {
+      streams_.emplace_back(0), places_.emplace_back(100, 0);
+      memory::enlist(streams_.back());
+    }
+  }
+  ~InTurn() {
+    for (const device::Stream& stream : streams_) memory::delist(stream);
+  }
+  // A run on each, somewhere else if `elsewhere` is another number.
+  void run_each(size_t elsewhere = 0) {
+    for (size_t i = 0; i < streams_.size(); ++i) {
+      DeviceArray<float>& x = places_[(i + elsewhere) % places_.size()];
+      x.upload(streams_[i], std::vector<float>(x.size(), float(++fed_)));
+      {
+        OneRun run(arena_, streams_[i], x, x);
+        graphs_.run(run);
+      }
+      EXPECT_EQ(x.download(streams_[i]), std::vector<float>(x.size(), float(fed_ + 3)));
+    }
+  }
+
+ private:
+  RegionGraphs& graphs_;
+  memory::Arena& arena_;
+  std::vector<device::Stream> streams_;
+  std::vector<DeviceArray<float>> places_;
+  int fed_ = 0;
+};
+
+TEST_F(RegionGraphsTest, AnyNumberOfStreamsMayTakeTurns) {
+  GraphStore store(0, arena, 64);
+  RegionGraphs graphs({"another", 3, {}, {}}, op, store);
+  InTurn streams(graphs, *arena, 40);
+  for (int i = 0; i < 5; ++i) streams.run_each();
+  EXPECT_EQ(graphs.report().captures, 40);
+  EXPECT_EQ(graphs.report().replays, 3 * 40);
+  store.give_back();
+}
+
+TEST_F(RegionGraphsTest, WhatStaysIsCopiedNoMoreThoughStreamsTakeTurns) {
+  InTurn streams(graphs, *arena, 4);
+  for (size_t i = 0; i < 4; ++i) streams.run_each(i);
+  for (int i = 0; i < 20; ++i) streams.run_each();
+  const int64_t copied = graphs.report().staged;
+  EXPECT_GT(copied, 0);
+  for (int i = 0; i < 5; ++i) streams.run_each();
+  EXPECT_EQ(graphs.report().staged, copied);
+  store.give_back();
+}
+
 TEST_F(RegionGraphsTest, WhatIsReadAndWrittenInOnePlaceAdvancesOnceARun) {
   DeviceArray<float> state(std::vector<float>(50, 0.f)), other(std::vector<float>(50, 100.f));
   const auto advance = [&](DeviceArray<float>& at) {

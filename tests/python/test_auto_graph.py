@@ -8,7 +8,15 @@ import numpy as np
 import onnxruntime as ort
 import onnxruntime_ep_encore
 import pytest
-from encore_session import ARRANGEMENTS, Bound, arranged, in_threads, make_session, make_stream, needs_graphs
+from encore_session import (
+    ARRANGEMENTS,
+    Bound,
+    arranged,
+    in_threads,
+    make_session,
+    make_stream,
+    needs_graphs,
+)
 from onnx import TensorProto, helper, numpy_helper
 
 pytestmark = pytest.mark.core
@@ -190,6 +198,25 @@ def test_threads_that_come_and_go_replay_what_those_before_captured(session, exp
     for seed, y in enumerate(wanted):
         assert not in_threads(1, lambda _, seed=seed, y=y: equal(session.run(None, {"x": some(4, seed)})[0], y))
     assert report(session)["replays"] >= 8
+
+
+@pytest.mark.parametrize("threads", [9, 32])
+def test_threads_that_take_turns(session, expected, threads):
+    """As those of a pool do that is asked for one run at a time."""
+    rounds = 5
+    wanted = [expected(some(4, seed)) for seed in range(rounds)]
+    turns = [threading.Semaphore(0) for _ in range(threads)]
+
+    def work(thread):
+        for seed in range(rounds):
+            assert turns[thread].acquire(timeout=60)
+            try:
+                equal(session.run(None, {"x": some(4, seed)})[0], wanted[seed])
+            finally:
+                turns[(thread + 1) % threads].release()
+
+    assert not in_threads(threads, work, meanwhile=turns[0].release)
+    assert report(session)["replays"] >= threads * (rounds - 3), report(session)
 
 
 def test_runs_that_nobody_waits_for(session, expected):
