@@ -23,12 +23,8 @@ using ops::Tensor;
 constexpr size_t kMostKeys = 1024;
 constexpr size_t kUsualWords = 5;                             // of an input in a key: its rank and dimensions
 constexpr size_t kMostEvents = 8192, kMostEventsOfNode = 32;  // of scratch, in what is planned and captured
-constexpr size_t kMostSightings = 8;                          // of a set of shapes on a stream
 constexpr const char* kHeldBack = "captures are held back (ep.cuda.captures=hold)";
 constexpr uint64_t kFirstPatience = 16;  // runs, until a capture is tried again; twice as many each time
-
-// Has a graph for each place.
-bool is_large(size_t bytes) { return bytes > kMostStagedBytes; }
 
 // Has the program's context for an eager run: says body(context).
 template <class Body>
@@ -136,10 +132,13 @@ void RegionGraphs::run_with(const Run& run, const std::shared_ptr<const Known>& 
     if ((replay = find_replay(shapes, known, run))) {
       ++counts_.replays, counts_.staged += replay->copies;
       if (replay->spare && stays(shapes.places_on(replay->stream), run)) want(std::vector<bool>(run.at.size()));
-    } else if (Places& places = shapes.places_on(run.outer.stream()); was_seen(places, run.at, known)) {
-      want(places.moves);
+    } else if (Places& places = shapes.places_on(run.outer.stream());
+               places.was_seen(run.at, known.bytes, most_large())) {
+      want(places.moving());
     }
   }
+  if (wanted && !store_.has_room(known.plan().bytes() + staged_bytes(*wanted, known), run.now))
+    wanted.reset(), why = &RegionReport::crowded;
   if (wanted && !has_room && !store_.make_room(run.heat, run.now)) wanted.reset(), why = &RegionReport::crowded;
   if (wanted) {
     try {
@@ -178,47 +177,18 @@ RegionGraphs::Shapes& RegionGraphs::find(const Key& key, uint64_t now) {
   return (latest_ = &*shapes_.try_emplace(key).first)->second;
 }
 
-// Whether a run had its large tensors there. Notes which of the small ones move.
-bool RegionGraphs::was_seen(Places& places, const Addresses& at, const Known& known) {
-  std::vector<Addresses>& sightings = places.sightings;
-  const auto differs = [&](const Addresses& other, size_t i) { return known.bytes[i] > 0 && other[i] != at[i]; };
-  const auto is_here = [&](const Addresses& other) {
-    for (size_t i = 0; i < at.size(); ++i)
-      if (is_large(known.bytes[i]) && differs(other, i)) return false;
-    return true;
-  };
-  places.moves.resize(at.size());
-  for (size_t i = 0; i < at.size() && !sightings.empty(); ++i)
-    if (!is_large(known.bytes[i]) && differs(sightings.back(), i)) places.moves[i] = true;
-  const auto found = std::find_if(sightings.rbegin(), sightings.rend(), is_here);
-  const bool is_familiar = found != sightings.rend();
-  if (is_familiar)
-    sightings.erase(std::next(found).base());
-  else if (sightings.size() == kMostSightings)
-    sightings.erase(sightings.begin());
-  sightings.push_back(at);
-  return is_familiar;
-}
-
-// Whether tensors that a graph copies have been at the same places for so long that it may do without.
 bool RegionGraphs::stays(Places& places, const Run& run) {
   Addresses at = run.at;
   for (const Longer& longer : run.longer) at[size_t(longer.input)] = nullptr;  // which are copied anyway
-  if (places.latest != at) {
-    places.latest = std::move(at);
-    places.stayed = 0;
-  }
-  if (++places.stayed <= places.stay_wanted) return false;
-  places.stayed = 0;
-  places.stay_wanted *= 2;
-  return true;
+  return places.stay(std::move(at));
 }
 
 // Whether another graph makes this one useless. One without copies is for tensors that stay, beside it.
 bool RegionGraphs::is_replaced(const Replay& replay, const Replay& by, const Known& known) {
   if (replay.stream != by.stream || replay.faults != by.faults || (replay.spare && !by.spare)) return false;
   for (size_t i = 0; i < known.bytes.size(); ++i)
-    if (is_large(known.bytes[i]) && replay.at[i] != by.at[i]) return false;
+    if (is_large(known.bytes[i]) && (replay.staged[i] != by.staged[i] || (!by.staged[i] && replay.at[i] != by.at[i])))
+      return false;
   return true;
 }
 
@@ -249,10 +219,7 @@ std::shared_ptr<RegionGraphs::Replay> RegionGraphs::find_replay(Shapes& shapes, 
     moved |= !fits;
   }
   if (best) return best;
-  // A graph that has to be captured again and again gets all of them in memory of its own.
-  Places& places = shapes.places_on(run.outer.stream());
-  if (moved && ++places.moved > 1)
-    for (size_t i = 0; i < at.size(); ++i) places.moves[i] = !is_large(known.bytes[i]);
+  if (moved) shapes.places_on(run.outer.stream()).note_misfit(known.bytes);
   return nullptr;
 }
 
@@ -296,7 +263,7 @@ void RegionGraphs::record(const Run& run) {
   Shapes& shapes = find(run.key, run.now);
   if (known->record.is_too_long) return note_too_long(shapes);
   shapes.known = std::move(known);
-  was_seen(shapes.places_on(run.outer.stream()), at, *shapes.known);
+  shapes.places_on(run.outer.stream()).was_seen(at, shapes.known->bytes, most_large());
 }
 
 // With more room for what it collects, of which there was more than its graphs have room for.
@@ -397,6 +364,13 @@ void RegionGraphs::run_step_by_step(const Run& run, Count why) {
   run_eagerly(run.outer, run.longer, [&](ops::Context& context) { program_.run(context); });
   const std::lock_guard lock(mutex_);
   ++(counts_.*why);
+}
+
+size_t RegionGraphs::staged_bytes(const Replay& replay, const Known& known) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < replay.at.size(); ++i)
+    if (replay.staged[i]) bytes += memory::whole_units(known.bytes[i]);
+  return bytes;
 }
 
 void RegionGraphs::capture(const Run& run, const Known& known, Replay& replay) {

@@ -17,6 +17,7 @@
 #include "automatic/graph_store.h"
 #include "automatic/longer.h"
 #include "automatic/memory_plan.h"
+#include "automatic/places.h"
 #include "automatic/report.h"
 #include "automatic/runs.h"
 #include "device/copy_many.h"
@@ -50,10 +51,6 @@ class RegionGraphs {
 
  private:
   friend class GraphStore;
-  // A tensor that comes in or goes out: the inputs come first.
-  using Addresses = std::vector<void*>;
-  // Runs at the same places, until a graph without copies is captured; twice as many each time.
-  static constexpr int kFirstStay = 16;
   // What is known of a set of shapes once it has run.
   struct Known {
     Record record;
@@ -89,14 +86,6 @@ class RegionGraphs {
     int64_t spare = 0;                         // of these, without those that are longer than they were
     device::CapturedCopies in = {}, out = {};  // guarded by workspace->launching()
   };
-  // Where a stream's runs had their tensors.
-  struct Places {
-    std::vector<bool> moves;                   // small tensors that are elsewhere from run to run
-    std::vector<Addresses> sightings;          // the latest last
-    int moved = 0;                             // how often tensors have moved that a graph was captured with
-    Addresses latest;                          // of the runs whose tensors a graph copied
-    int stayed = 0, stay_wanted = kFirstStay;  // how many were there one after the other
-  };
   struct Shapes {
     std::shared_ptr<const Known> known;  // null: it has not run yet, or is too long to be known
     bool is_too_long = false;
@@ -127,12 +116,12 @@ class RegionGraphs {
 
   // With the mutex:
   Shapes& find(const Key& key, uint64_t now);
-  static bool was_seen(Places& places, const Addresses& at, const Known& known);
   static bool stays(Places& places, const Run& run);
   std::set<std::string> changing() const;
   static std::shared_ptr<Replay> find_replay(Shapes& shapes, const Known& known, const Run& run);
   void note_too_long(Shapes& shapes);
 
+  size_t most_large() const { return most_large_bytes(counts_.nodes); }
   static bool is_replaced(const Replay& replay, const Replay& by, const Known& known);
   void lengthen(Run& run, const Outlines& inputs);
   void keep(const std::shared_ptr<Replay>& replay, const Run& run, const Known& known);
@@ -145,6 +134,7 @@ class RegionGraphs {
   std::shared_ptr<const Known> rehearsed(const Run& run, const Known& one_way);
   Record rehearse(const Run& run, const Record& one_way);
   void capture(const Run& run, const Known& known, Replay& replay);
+  static size_t staged_bytes(const Replay& replay, const Known& known);
   template <class Captured>
   device::Graph captured_on(device::StreamRef stream, const Captured& run, const std::function<void()>& work);
   void refuse(const Run& run, const std::exception& error);

@@ -221,13 +221,58 @@ TEST_F(RegionGraphsTest, WhatStaysIsCopiedNoMore) {
   EXPECT_EQ(graphs.report().captures, captures);
 }
 
-TEST_F(RegionGraphsTest, LargeTensorsHaveAGraphForEachPlace) {
-  constexpr size_t kCount = size_t(2) << 20;
+constexpr size_t kMib = size_t(1) << 20;
+
+// Large tensors, each as small as may be.
+std::vector<DeviceArray<float>> large_places(size_t count) {
   std::vector<DeviceArray<float>> places;
-  for (int i = 0; i < 3; ++i) places.emplace_back(kCount, 0);
+  for (size_t i = 0; i < count; ++i) places.emplace_back(kMib + 1, 0);
+  return places;
+}
+
+TEST_F(RegionGraphsTest, LargeTensorsHaveAGraphForEachPlace) {
+  auto places = large_places(3);
   for (int round = 0; round < 3; ++round) run(places[0], places[1]), run(places[1], places[2]);
   EXPECT_EQ(graphs.report().captures, 2);
   EXPECT_EQ(graphs.report().replays, 2);
+  EXPECT_EQ(graphs.report().staged, 0);
+}
+
+TEST_F(RegionGraphsTest, LargeTensorsAtManyPlacesAreCopied) {
+  RegionGraphs graphs({"another", 15, {}, {}}, op, store);
+  auto places = large_places(10);
+  const auto run = [&](size_t in, size_t out) {
+    places[in].upload(stream, std::vector<float>(places[in].size(), float(++fed)));
+    {
+      OneRun run(*arena, stream, places[in], places[out]);
+      graphs.run(run);
+    }
+    EXPECT_EQ(places[out].download(stream), std::vector<float>(places[out].size(), float(fed + 3)));
+  };
+  for (size_t i = 0; i < 20; ++i) run(i % 10, (i + 1) % 10);
+  EXPECT_EQ(graphs.report().captures, 1);
+  EXPECT_EQ(graphs.report().replays, 11);
+  EXPECT_EQ(graphs.report().staged, 24);
+  // Where they stay there is a graph without copies in the end, beside the other one.
+  for (size_t i = 0; i < 20; ++i) run(0, 1);
+  EXPECT_EQ(graphs.report().graphs, 2u);
+  const int64_t copied = graphs.report().staged;
+  run(0, 1);
+  EXPECT_EQ(graphs.report().staged, copied);
+  run(2, 3);
+  EXPECT_EQ(graphs.report().staged, copied + 2);
+  EXPECT_EQ(graphs.report().captures, 2);
+}
+
+TEST_F(RegionGraphsTest, FewNodesDoNotCopyLargeTensors) {
+  RegionGraphs graphs({"another", 2, {}, {}}, op, store);
+  auto places = large_places(10);
+  for (size_t i = 0; i < 20; ++i) {
+    OneRun run(*arena, stream, places[i % 10], places[(i + 1) % 10]);
+    graphs.run(run);
+  }
+  EXPECT_EQ(graphs.report().captures, 0);
+  EXPECT_EQ(graphs.report().moved, 19);
 }
 
 // Streams that take turns, each with tensors of its own.
@@ -379,7 +424,27 @@ struct Limited {
   std::shared_ptr<memory::Arena> arena;
   std::shared_ptr<GraphStore> store = std::make_shared<GraphStore>(0, arena, 32);
 };
-constexpr size_t kMib = size_t(1) << 20;
+
+TEST_F(RegionGraphsTest, WhereLargeTensorsCannotBeCopiedOtherGraphsStay) {
+  const Limited limited({.max_bytes = 24 * kMib});
+  RegionGraphs graphs({"another", 15, {}, {}}, op, *limited.store),
+      small({"a small one", 3, {}, {}}, op, *limited.store);
+  DeviceArray<float> x(100, 0), y(100, 0);
+  auto places = large_places(10);
+  const auto run = [&](RegionGraphs& graphs, DeviceArray<float>& x, DeviceArray<float>& y) {
+    OneRun run(*limited.arena, stream, x, y);
+    graphs.run(run);
+  };
+  for (int i = 0; i < 3; ++i) run(small, x, y);
+  void* const held = limited.arena->allocate(10 * kMib, stream);
+  for (size_t i = 0; i < 20; ++i) run(graphs, places[i % 10], places[(i + 1) % 10]);
+  EXPECT_EQ(graphs.report().captures, 0);
+  EXPECT_GT(graphs.report().crowded, 0);
+  EXPECT_EQ(small.report().graphs, 1u);
+  limited.arena->free(held);
+  run(graphs, places[0], places[1]);
+  EXPECT_EQ(graphs.report().captures, 1);
+}
 
 TEST_F(RegionGraphsTest, WhereMemoryRunsOutGraphsGiveItBack) {
   const Limited limited({.max_bytes = 4 * kMib});

@@ -140,6 +140,23 @@ def test_fresh_buffers_each_time(session, expected):
     assert told["captures"] <= 2 and told["replays"] >= 5 and told["staged"] > 0, told
 
 
+@pytest.mark.parametrize(("places", "captures"), [(3, 3), (10, 1)])
+def test_large_tensors_that_move(encore, make_model, places, captures):
+    """Few places have graphs of their own; of many, tensors are copied."""
+    nodes = [
+        helper.make_node("Neg", ["x"], ["n"], "negate"),
+        helper.make_node("Relu", ["n"], ["r"], "positive"),
+        helper.make_node("Add", ["r", "x"], ["y"], "add"),
+    ]
+    session = automatic(make_model(nodes, {"x": ["n"]}, {"y": ["n"]}))
+    x = np.resize(some(100).reshape(-1), 5 << 18)  # 5 MiB
+    runs = [Bound(session, {"x": x + i}, {"y": (x.shape, FLOAT)}) for i in range(places)]
+    for i in [*range(places), *range(places), *range(places)]:
+        equal(runs[i].run()["y"], np.maximum(x + i, 0))
+    told = report(session)
+    assert told["captures"] == captures and told["replays"] >= places, told
+
+
 def test_outputs_that_onnxruntime_allocates(session, expected):
     kept = []
     for seed in range(6):
