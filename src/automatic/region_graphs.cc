@@ -45,17 +45,19 @@ size_t RegionGraphs::Hash::operator()(const Key& key) const {
 }
 
 RegionGraphs::RegionGraphs(Region region, const ops::Op& program, GraphStore& store)
-    : program_(program), store_(store), inputs_(std::move(region.inputs)) {
+    : program_(program), store_(store), inputs_(std::move(region.inputs)), outputs_(std::move(region.outputs)) {
   counts_.name = std::move(region.name), counts_.nodes = region.nodes;
   for (ops::GrowingDim& dim : region.growing) growths_.emplace_back(std::move(dim));
-  if (!store_.captures())
-    counts_.refusal = "graphs are captured with auto_graph=1, or safe where the driver allows for it";
+  if (!store_.captures()) refusal_ = "graphs are captured with auto_graph=1, or safe where the driver allows for it";
   store_.add(this);
 }
 RegionGraphs::~RegionGraphs() { store_.remove(this); }
 
 void RegionGraphs::run(ops::Context& outer) {
-  if (outer.stream().capture_status() != device::CaptureStatus::none) return program_.run(outer);  // the application's
+  if (outer.stream().capture_status() != device::CaptureStatus::none) {
+    note({&RegionReport::in_captures, {}});
+    return program_.run(outer);
+  }
   Run run{outer, store_.now()};
   std::shared_ptr<const Known> known;
   bool goes_by_steps = false, has_room = false;  // the latter for outputs and scratch ahead
@@ -87,13 +89,14 @@ void RegionGraphs::run(ops::Context& outer) {
     for (int i = 0; has_room && store_.captures() && i < outer.output_count(); ++i)
       run.at.push_back(known->is_made_ahead(size_t(i)) ? outer.output_address(i, *known->record.outputs[size_t(i)])
                                                        : nullptr);
-  } catch (const Error&) {
+  } catch (const Error& error) {
+    note({&RegionReport::refused, error.what()});
     return program_.run(outer);  // the node inside that wants it fails, and has its name in the error
   }
-  if (goes_by_steps) return run_step_by_step(run, &RegionReport::refused);
+  if (goes_by_steps) return run_step_by_step(run, refused(run));
   if (!known) return record(run);
-  if (!has_room) return run_step_by_step(run, &RegionReport::crowded);
-  store_.captures() ? run_with(run, known) : run_as_planned(run, *known, &RegionReport::refused);
+  if (!has_room) return run_step_by_step(run, crowded(known->record.output_bytes + known->plan().bytes()));
+  store_.captures() ? run_with(run, known) : run_as_planned(run, *known, {&RegionReport::refused, {}});
 }
 
 void RegionGraphs::lengthen(Run& run, const Outlines& inputs) {
@@ -107,18 +110,18 @@ void RegionGraphs::lengthen(Run& run, const Outlines& inputs) {
 void RegionGraphs::run_with(const Run& run, const std::shared_ptr<const Known>& shared) {
   const Known& known = *shared;
   const auto inputs = size_t(run.outer.input_count());
-  if (may_be_lost(known.record, run.at, known.bytes, inputs)) {
-    note_refusal("an output lies where an input does, which a run that collects too much for its graph reads again");
-    return run_step_by_step(run, &RegionReport::refused);
-  }
+  if (may_be_lost(known.record, run.at, known.bytes, inputs))
+    return run_step_by_step(run, {&RegionReport::refused,
+                                  "an output lies where an input does, which a run that collects too much for its "
+                                  "graph reads again"});
   std::shared_ptr<Replay> replay, wanted;  // what is wanted is to be captured
   bool has_room = false;
-  Count why = &RegionReport::moved;
+  Reason why;
   {
     const std::lock_guard lock(mutex_);
     Shapes& shapes = find(run.key, run.now);
     const bool may_capture = refusal_.empty() && run.now >= shapes.next_attempt;
-    if (!may_capture) why = &RegionReport::refused;
+    if (!may_capture) why = {&RegionReport::refused, refusal(shapes)};
     const auto want = [&](std::vector<bool> staged) {
       if (!may_capture) return;
       for (const Longer& longer : run.longer) staged[size_t(longer.input)] = true;
@@ -135,18 +138,21 @@ void RegionGraphs::run_with(const Run& run, const std::shared_ptr<const Known>& 
     } else if (Places& places = shapes.places_on(run.outer.stream());
                places.was_seen(run.at, known.bytes, most_large())) {
       want(places.moving());
+    } else if (may_capture) {
+      why = moved(places, known);
     }
   }
-  if (wanted && !store_.has_room(known.plan().bytes() + staged_bytes(*wanted, known), run.now))
-    wanted.reset(), why = &RegionReport::crowded;
-  if (wanted && !has_room && !store_.make_room(run.heat, run.now)) wanted.reset(), why = &RegionReport::crowded;
+  const size_t workspace = wanted ? known.plan().bytes() + staged_bytes(*wanted, known) : 0;
+  if (wanted && !store_.has_room(workspace, run.now)) wanted.reset(), why = crowded(workspace);
+  if (wanted && !has_room && !store_.make_room(run.heat, run.now))
+    wanted.reset(), why = {&RegionReport::crowded, "all graphs that are kept (auto_graph_limit) are used more"};
   if (wanted) {
     try {
       capture(run, known, *wanted);
       keep(wanted, run, known);
       replay = std::move(wanted);
     } catch (const std::exception& error) {
-      why = &RegionReport::refused;
+      why = {&RegionReport::refused, error.what()};
       refuse(run, error);
     }
   }
@@ -223,17 +229,12 @@ std::shared_ptr<RegionGraphs::Replay> RegionGraphs::find_replay(Shapes& shapes, 
   return nullptr;
 }
 
-void RegionGraphs::note_refusal(const std::string& why) {
-  const std::lock_guard lock(mutex_);
-  counts_.refusal = why;
-}
-
 void RegionGraphs::refuse(const Run& run, const std::exception& error) {
   const bool is_usable = device::clear_error(store_.device());
   const auto* const known_error = dynamic_cast<const Error*>(&error);
   const std::lock_guard lock(mutex_);
   Shapes& shapes = find(run.key, run.now);
-  shapes.refusal = counts_.refusal = error.what();
+  shapes.refusal = error.what();
   shapes.patience = std::max(kFirstPatience, shapes.patience * 2);
   shapes.next_attempt = run.now + shapes.patience;
   if (!is_usable) refusal_ = error.what();
@@ -283,7 +284,7 @@ size_t RegionGraphs::most_events() const { return kMostEvents + kMostEventsOfNod
 
 void RegionGraphs::note_too_long(Shapes& shapes) {
   shapes.is_too_long = true;
-  counts_.refusal = "it takes as many steps as long loops do";
+  shapes.refusal = "it takes as many steps as long loops do";
 }
 
 // What `work` says to `run` on the stream.
@@ -339,7 +340,7 @@ Record RegionGraphs::rehearse(const Run& run, const Record& one_way) {
   return rehearsal.take();
 }
 
-void RegionGraphs::run_as_planned(const Run& run, const Known& known, Count why) {
+void RegionGraphs::run_as_planned(const Run& run, const Known& known, const Reason& why) {
   if (known.record.of != Record::Of::every_run) return run_step_by_step(run, why);
   void* memory = nullptr;
   try {
@@ -354,16 +355,16 @@ void RegionGraphs::run_as_planned(const Run& run, const Known& known, Count why)
     program_.run(planned);
     went_otherwise = planned.went_otherwise();
   });
+  note(why);
+  if (!went_otherwise) return;
   const std::lock_guard lock(mutex_);
-  ++(counts_.*why);
-  if (went_otherwise) find(run.key, run.now).known.reset();  // recorded again
+  find(run.key, run.now).known.reset();  // recorded again
 }
 
 // Which takes what each step needs when that comes, and gives it back then.
-void RegionGraphs::run_step_by_step(const Run& run, Count why) {
+void RegionGraphs::run_step_by_step(const Run& run, const Reason& why) {
   run_eagerly(run.outer, run.longer, [&](ops::Context& context) { program_.run(context); });
-  const std::lock_guard lock(mutex_);
-  ++(counts_.*why);
+  note(why);
 }
 
 size_t RegionGraphs::staged_bytes(const Replay& replay, const Known& known) {

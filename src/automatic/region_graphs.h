@@ -30,7 +30,7 @@ namespace encore::automatic {
 struct Region {
   std::string name;
   size_t nodes;
-  std::vector<std::string> inputs;
+  std::vector<std::string> inputs, outputs;
   std::vector<ops::GrowingDim> growing;
 };
 
@@ -112,7 +112,11 @@ class RegionGraphs {
 
     const Longer* find_longer(size_t input) const;
   };
-  using Count = int64_t RegionReport::*;
+  // Why it is not replayed.
+  struct Reason {
+    int64_t RegionReport::*kind;
+    std::string words;
+  };
 
   // With the mutex:
   Shapes& find(const Key& key, uint64_t now);
@@ -120,7 +124,11 @@ class RegionGraphs {
   std::set<std::string> changing() const;
   static std::shared_ptr<Replay> find_replay(Shapes& shapes, const Known& known, const Run& run);
   void note_too_long(Shapes& shapes);
+  const std::string& refusal(const Shapes& shapes) const { return refusal_.empty() ? shapes.refusal : refusal_; }
+  Reason moved(const Places& places, const Known& known) const;
 
+  Reason refused(const Run& run);
+  static Reason crowded(size_t bytes);
   size_t most_large() const { return most_large_bytes(counts_.nodes); }
   static bool is_replaced(const Replay& replay, const Replay& by, const Known& known);
   void lengthen(Run& run, const Outlines& inputs);
@@ -128,8 +136,8 @@ class RegionGraphs {
   void run_with(const Run& run, const std::shared_ptr<const Known>& shared);
   void record(const Run& run);
   void record_again(const Run& run);
-  void run_as_planned(const Run& run, const Known& known, Count why);
-  void run_step_by_step(const Run& run, Count why);
+  void run_as_planned(const Run& run, const Known& known, const Reason& why);
+  void run_step_by_step(const Run& run, const Reason& why);
   size_t most_events() const;
   std::shared_ptr<const Known> rehearsed(const Run& run, const Known& one_way);
   Record rehearse(const Run& run, const Record& one_way);
@@ -138,7 +146,7 @@ class RegionGraphs {
   template <class Captured>
   device::Graph captured_on(device::StreamRef stream, const Captured& run, const std::function<void()>& work);
   void refuse(const Run& run, const std::exception& error);
-  void note_refusal(const std::string& why);
+  void note(const Reason& why);
   // What is copied in (and out) for a run.
   static std::vector<device::Copy> copies(const Replay& replay, const Run& run, const Known& known, bool in);
   static void launch(Replay& replay, const Run& run, const Known& known);
@@ -151,7 +159,7 @@ class RegionGraphs {
 
   const ops::Op& program_;
   GraphStore& store_;
-  const std::vector<std::string> inputs_;
+  const std::vector<std::string> inputs_, outputs_;
   std::atomic<bool> is_part_{false};
   mutable std::mutex mutex_;  // guards the rest
   std::vector<Growth> growths_;

@@ -112,7 +112,7 @@ class RegionGraphsTest : public testing::Test {
   device::Stream stream{0};
   GraphStore store{0, arena, 32};
   AddThree op;
-  RegionGraphs graphs{{"the region", 3, {}, {}}, op, store};
+  RegionGraphs graphs{{"the region", 3, {"x"}, {"y"}, {}}, op, store};
   int fed = 0;
 };
 
@@ -236,10 +236,12 @@ TEST_F(RegionGraphsTest, LargeTensorsHaveAGraphForEachPlace) {
   EXPECT_EQ(graphs.report().captures, 2);
   EXPECT_EQ(graphs.report().replays, 2);
   EXPECT_EQ(graphs.report().staged, 0);
+  run(places[1], places[0]);
+  EXPECT_EQ(graphs.report().refusal, "'y', of 4194308 bytes, is at a place that no graph has");
 }
 
 TEST_F(RegionGraphsTest, LargeTensorsAtManyPlacesAreCopied) {
-  RegionGraphs graphs({"another", 15, {}, {}}, op, store);
+  RegionGraphs graphs({"another", 15, {"x"}, {"y"}, {}}, op, store);
   auto places = large_places(10);
   const auto run = [&](size_t in, size_t out) {
     places[in].upload(stream, std::vector<float>(places[in].size(), float(++fed)));
@@ -265,7 +267,7 @@ TEST_F(RegionGraphsTest, LargeTensorsAtManyPlacesAreCopied) {
 }
 
 TEST_F(RegionGraphsTest, FewNodesDoNotCopyLargeTensors) {
-  RegionGraphs graphs({"another", 2, {}, {}}, op, store);
+  RegionGraphs graphs({"another", 2, {"x"}, {"y"}, {}}, op, store);
   auto places = large_places(10);
   for (size_t i = 0; i < 20; ++i) {
     OneRun run(*arena, stream, places[i % 10], places[(i + 1) % 10]);
@@ -273,6 +275,7 @@ TEST_F(RegionGraphsTest, FewNodesDoNotCopyLargeTensors) {
   }
   EXPECT_EQ(graphs.report().captures, 0);
   EXPECT_EQ(graphs.report().moved, 19);
+  EXPECT_EQ(graphs.report().refusal, "'x', of 4194308 bytes, is at a place that no graph has");
 }
 
 // Streams that take turns, each with tensors of its own.
@@ -310,9 +313,12 @@ class InTurn {
 
 TEST_F(RegionGraphsTest, AnyNumberOfStreamsMayTakeTurns) {
   GraphStore store(0, arena, 64);
-  RegionGraphs graphs({"another", 3, {}, {}}, op, store);
+  RegionGraphs graphs({"another", 3, {"x"}, {"y"}, {}}, op, store);
   InTurn streams(graphs, *arena, 40);
-  for (int i = 0; i < 5; ++i) streams.run_each();
+  streams.run_each();
+  EXPECT_EQ(graphs.report().moved, 39);
+  EXPECT_EQ(graphs.report().refusal, "a stream has its first run with these shapes");
+  for (int i = 0; i < 4; ++i) streams.run_each();
   EXPECT_EQ(graphs.report().captures, 40);
   EXPECT_EQ(graphs.report().replays, 3 * 40);
   store.give_back();
@@ -404,7 +410,26 @@ TEST_F(RegionGraphsTest, WhatTheApplicationCapturesHasEachRun) {
   x.upload(stream, std::vector<float>(100, 41));
   exec.launch(stream);
   EXPECT_EQ(y.download(stream), std::vector<float>(100, 44));
+  EXPECT_EQ(graphs.report().in_captures, 1);
   run(x, y);
+}
+
+// Has no memory for its output ahead.
+class LateRun final : public OneRun {
+ public:
+  using OneRun::OneRun;
+  void* output_address(int, const Shape&) override { fail(Code::out_of_memory, "not yet"); }
+};
+
+TEST_F(RegionGraphsTest, WhatIsNotToBeHadAheadIsToldAndDoneWithout) {
+  DeviceArray<float> x(std::vector<float>(100, 1)), y(100, 0);
+  for (int i = 0; i < 3; ++i) {
+    LateRun run(*arena, stream, x, y);
+    graphs.run(run);
+    EXPECT_EQ(y.download(stream), std::vector<float>(100, 4));
+  }
+  EXPECT_EQ(graphs.report().refused, 2);
+  EXPECT_EQ(graphs.report().refusal, "not yet");
 }
 
 TEST_F(RegionGraphsTest, MemoryIsFlat) {
@@ -427,8 +452,8 @@ struct Limited {
 
 TEST_F(RegionGraphsTest, WhereLargeTensorsCannotBeCopiedOtherGraphsStay) {
   const Limited limited({.max_bytes = 24 * kMib});
-  RegionGraphs graphs({"another", 15, {}, {}}, op, *limited.store),
-      small({"a small one", 3, {}, {}}, op, *limited.store);
+  RegionGraphs graphs({"another", 15, {"x"}, {"y"}, {}}, op, *limited.store),
+      small({"a small one", 3, {"x"}, {"y"}, {}}, op, *limited.store);
   DeviceArray<float> x(100, 0), y(100, 0);
   auto places = large_places(10);
   const auto run = [&](RegionGraphs& graphs, DeviceArray<float>& x, DeviceArray<float>& y) {
@@ -440,6 +465,7 @@ TEST_F(RegionGraphsTest, WhereLargeTensorsCannotBeCopiedOtherGraphsStay) {
   for (size_t i = 0; i < 20; ++i) run(graphs, places[i % 10], places[(i + 1) % 10]);
   EXPECT_EQ(graphs.report().captures, 0);
   EXPECT_GT(graphs.report().crowded, 0);
+  EXPECT_THAT(graphs.report().refusal, testing::HasSubstr("no room (gpu_mem_limit)"));
   EXPECT_EQ(small.report().graphs, 1u);
   limited.arena->free(held);
   run(graphs, places[0], places[1]);
@@ -448,7 +474,7 @@ TEST_F(RegionGraphsTest, WhereLargeTensorsCannotBeCopiedOtherGraphsStay) {
 
 TEST_F(RegionGraphsTest, WhereMemoryRunsOutGraphsGiveItBack) {
   const Limited limited({.max_bytes = 4 * kMib});
-  RegionGraphs graphs({"another", 3, {}, {}}, op, *limited.store);
+  RegionGraphs graphs({"another", 3, {"x"}, {"y"}, {}}, op, *limited.store);
   DeviceArray<float> x(250000, 0), y(250000, 0);
   for (int i = 0; i < 3; ++i) {
     OneRun run(*limited.arena, stream, x, y);
@@ -469,7 +495,7 @@ TEST_F(RegionGraphsTest, WhereMemoryRunsOutGraphsGiveItBack) {
 TEST_F(RegionGraphsTest, WhatGraphsGiveBackHasNoneOfARunsBlocksBesideIt) {
   const Limited limited({.max_bytes = 8 * kMib, .grow_by_doubling = false});
   limited.arena->free(limited.arena->allocate(2 * kMib, stream));
-  RegionGraphs graphs({"another", 3, {}, {}}, op, *limited.store);
+  RegionGraphs graphs({"another", 3, {"x"}, {"y"}, {}}, op, *limited.store);
   DeviceArray<float> x(kMib / 8), y(kMib / 8);
   for (int i = 0; i < 3; ++i) {
     OneRun run(*limited.arena, stream, x, y);
@@ -486,7 +512,7 @@ TEST_F(RegionGraphsTest, ScratchThatIsNotToBeHadInOnePieceIsTakenInSeveral) {
   for (const size_t most_graphs : {0, 32}) {
     const Limited limited({.max_bytes = 8 * kMib, .first_chunk_bytes = 8 * kMib});
     GraphStore store(0, limited.arena, most_graphs);
-    RegionGraphs graphs({"another", 3, {}, {}}, op, store);
+    RegionGraphs graphs({"another", 3, {"x"}, {"y"}, {}}, op, store);
     std::vector<void*> blocks;
     for (int i = 0; i < 8; ++i) blocks.push_back(limited.arena->allocate(kMib, stream));
     for (int i : {0, 1, 2, 4, 5, 6, 7}) limited.arena->free(blocks[size_t(i)]);
@@ -504,7 +530,7 @@ TEST_F(RegionGraphsTest, OutputsAreNotMadeAheadWhereScratchIsAllThereIs) {
   for (const size_t limit : {7 * kMib, 14 * kMib}) {
     const Limited limited({.max_bytes = limit, .grow_by_doubling = false});
     const Repeat repeat;
-    RegionGraphs graphs({"another", 3, {}, {}}, repeat, *limited.store);
+    RegionGraphs graphs({"another", 3, {"x"}, {"y"}, {}}, repeat, *limited.store);
     DeviceArray<float> x(std::vector<float>(kMib / 4, 1));
     for (int i = 0; i < 6; ++i) {
       WholeRun run(*limited.arena, stream, x);

@@ -125,7 +125,8 @@ def test_a_pointer_to_host_memory_is_found_between_replays(session, expected, wr
         equal(y.numpy(), expected(some(4, seed)))
         with pytest.raises(Exception, match=f"0 \\('{wrong}'\\) was bound as device memory, but its address"):
             bound_as(session, 4, {**pointers, wrong: on_host.ctypes.data})
-    assert report(session)["replays"] >= 4
+    told = report(session)
+    assert told["replays"] >= 4 and told["refused"] >= 5 and "was bound as device memory" in told["refusal"], told
 
 
 def test_fresh_buffers_each_time(session, expected):
@@ -475,6 +476,16 @@ def test_why_runs_are_eager(encore, model):
             session.run(None, {"x": some(rows)})
     told = report(session)
     assert told["crowded"] >= 4 and told["eager"] == told["crowded"] + told["moved"] + told["refused"], told
+    assert "auto_graph_limit" in told["refusal"], told
+
+
+def test_the_tensor_that_moved_is_told(encore, model):
+    session = automatic(model)
+    rows = (5 << 20) // (4 * WIDTH)
+    runs = [Bound(session, {"x": some(rows)}, {"y": ((rows, WIDTH), FLOAT)}) for _ in range(2)]
+    for run in runs:
+        run.run()
+    assert report(session)["refusal"] == "'x', of 5242880 bytes, is at a place that no graph has"
 
 
 def test_what_is_outside_is_told(encore, make_model):

@@ -112,8 +112,9 @@ std::vector<fuse::Padding> paddings_of(FusedGraph& graph, const GraphNodeInfo& f
 // Those that the application pads are padded.
 automatic::Region region_of(FusedGraph& graph, const GraphNodeInfo& fused, const std::vector<const OrtNode*>& nodes,
                             const Options& options) {
-  automatic::Region region{span_of(nodes), nodes.size(), {}, {}};
+  automatic::Region region{span_of(nodes), nodes.size(), {}, {}, {}};
   for (int i = 0; i < fused.input_count(); ++i) region.inputs.push_back(fused.input_value(i));
+  for (int i = 0; i < fused.output_count(); ++i) region.outputs.push_back(fused.output_value(i));
   if (options.lengthens) region.growing = graph.growing_dims(fused);
   std::erase_if(region.growing, [&](const ops::GrowingDim& dim) { return options.pad.contains(dim.name); });
   return region;
