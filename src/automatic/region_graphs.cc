@@ -121,9 +121,7 @@ void RegionGraphs::run_with(const Run& run, const std::shared_ptr<const Known>& 
     const std::lock_guard lock(mutex_);
     Shapes& shapes = find(run.key, run.now);
     const bool may_capture = refusal_.empty() && run.now >= shapes.next_attempt;
-    if (!may_capture) why = {&RegionReport::refused, refusal(shapes)};
     const auto want = [&](std::vector<bool> staged) {
-      if (!may_capture) return;
       for (const Longer& longer : run.longer) staged[size_t(longer.input)] = true;
       wanted = std::make_shared<Replay>(run.outer.stream(), run.outer.fault().cell, run.at, std::move(staged));
       wanted->known = shared;
@@ -134,14 +132,20 @@ void RegionGraphs::run_with(const Run& run, const std::shared_ptr<const Known>& 
     };
     if ((replay = find_replay(shapes, known, run))) {
       ++counts_.replays, counts_.staged += replay->copies;
-      if (replay->spare && stays(shapes.places_on(replay->stream), run)) want(std::vector<bool>(run.at.size()));
-    } else if (Places& places = shapes.places_on(run.outer.stream());
-               places.was_seen(run.at, known.bytes, most_large())) {
-      want(places.moving());
-    } else if (may_capture) {
-      why = moved(places, known);
+      if (replay->spare && stays(shapes.places_on(replay->stream), run) && may_capture)
+        want(std::vector<bool>(run.at.size()));
+    } else {
+      Places& places = shapes.places_on(run.outer.stream());
+      const bool is_familiar = places.was_seen(run.at, known.bytes, most_large());
+      if (!may_capture)
+        why = {&RegionReport::refused, refusal(shapes)};
+      else if (is_familiar)
+        want(places.moving());
+      else
+        why = moved(places, known);
     }
   }
+  const bool is_replay = bool(replay);
   const size_t workspace = wanted ? known.plan().bytes() + staged_bytes(*wanted, known) : 0;
   if (wanted && !store_.has_room(workspace, run.now)) wanted.reset(), why = crowded(workspace);
   if (wanted && !has_room && !store_.make_room(run.heat, run.now))
@@ -159,12 +163,17 @@ void RegionGraphs::run_with(const Run& run, const std::shared_ptr<const Known>& 
   if (!replay) return run_as_planned(run, known, why);
   const Record& record = replay->known->record;
   bool had_room = true;
-  {
-    const std::lock_guard lock(replay->workspace->launching());
+  std::unique_lock launching(replay->workspace->launching());
+  try {
     launch(*replay, run, known);
-    if (!record.collected.empty())
-      had_room = give_out(run.outer, record, std::span(replay->at).subspan(inputs), replay->counts);
+  } catch (const std::exception& error) {
+    launching.unlock();
+    if (!drop_failed(replay, is_replay, run, error)) throw;
+    return run_as_planned(run, known, {&RegionReport::refused, error.what()});
   }
+  if (!record.collected.empty())
+    had_room = give_out(run.outer, record, std::span(replay->at).subspan(inputs), replay->counts);
+  launching.unlock();
   if (!had_room) record_again(run);
 }
 
@@ -229,7 +238,8 @@ std::shared_ptr<RegionGraphs::Replay> RegionGraphs::find_replay(Shapes& shapes, 
   return nullptr;
 }
 
-void RegionGraphs::refuse(const Run& run, const std::exception& error) {
+// False if the device can't be used any more.
+bool RegionGraphs::refuse(const Run& run, const std::exception& error) {
   const bool is_usable = device::clear_error(store_.device());
   const auto* const known_error = dynamic_cast<const Error*>(&error);
   const std::lock_guard lock(mutex_);
@@ -239,6 +249,17 @@ void RegionGraphs::refuse(const Run& run, const std::exception& error) {
   shapes.next_attempt = run.now + shapes.patience;
   if (!is_usable) refusal_ = error.what();
   if (known_error && known_error->code() == Code::internal) shapes.known.reset();  // it may go otherwise once tuned
+  return is_usable;
+}
+
+// A launch failed, and has done nothing. False if the device has, too.
+bool RegionGraphs::drop_failed(const std::shared_ptr<Replay>& replay, bool is_replay, const Run& run,
+                               const std::exception& error) {
+  const bool is_usable = refuse(run, error);
+  const std::lock_guard lock(mutex_);
+  counts_.replays -= is_replay, counts_.staged -= replay->copies;
+  std::erase(find(run.key, run.now).replays, replay);
+  return is_usable;
 }
 
 void RegionGraphs::record(const Run& run) {

@@ -145,7 +145,8 @@ class RegionGraphs {
   static size_t staged_bytes(const Replay& replay, const Known& known);
   template <class Captured>
   device::Graph captured_on(device::StreamRef stream, const Captured& run, const std::function<void()>& work);
-  void refuse(const Run& run, const std::exception& error);
+  bool refuse(const Run& run, const std::exception& error);
+  bool drop_failed(const std::shared_ptr<Replay>& replay, bool is_replay, const Run& run, const std::exception& error);
   void note(const Reason& why);
   // What is copied in (and out) for a run.
   static std::vector<device::Copy> copies(const Replay& replay, const Run& run, const Known& known, bool in);

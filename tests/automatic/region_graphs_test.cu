@@ -6,10 +6,14 @@
 #include <array>
 #include <numeric>
 
+#include "device/device.h"
 #include "graph/capture_gate.h"
 #include "memory/streams.h"
 #include "one_run.h"
 #include "ops/room.h"
+#ifndef ENCORE_CUDA
+#include "device/virtual/control.h"
+#endif
 
 namespace encore::automatic::tests {
 namespace {
@@ -431,6 +435,59 @@ TEST_F(RegionGraphsTest, WhatIsNotToBeHadAheadIsToldAndDoneWithout) {
   EXPECT_EQ(graphs.report().refused, 2);
   EXPECT_EQ(graphs.report().refusal, "not yet");
 }
+
+#ifndef ENCORE_CUDA
+// Launches fail until it ends.
+struct FailingLaunches {
+  explicit FailingLaunches(int count) { device::virtual_gpu::set_failing_launches(count); }
+  ~FailingLaunches() { device::virtual_gpu::set_failing_launches(0); }
+};
+
+TEST_F(RegionGraphsTest, WhereAFirstLaunchFailsTheRunIsEager) {
+  DeviceArray<float> x(10, 0), y(10, 0);
+  run(x, y);
+  {
+    const FailingLaunches failing(1);
+    run(x, y);
+  }
+  EXPECT_EQ(graphs.report().graphs, 0u);
+  EXPECT_EQ(graphs.report().refused, 1);
+  EXPECT_THAT(graphs.report().refusal, testing::HasSubstr("launches of graphs are to fail"));
+  for (int i = 0; i < 40; ++i) run(x, y);
+  EXPECT_EQ(graphs.report().captures, 2);
+  EXPECT_GE(graphs.report().replays, 20);
+}
+
+TEST_F(RegionGraphsTest, WhereALaterLaunchOrACopyFailsTheRunIsEager) {
+  DeviceArray<float> x(10, 0), y(10, 0), other_x(10, 0), other_y(10, 0);
+  for (int i = 0; i < 4; ++i) i % 2 ? run(other_x, other_y) : run(x, y);
+  EXPECT_EQ(graphs.report().replays, 2);
+  const int64_t copied = graphs.report().staged;
+  {
+    const FailingLaunches failing(1);  // a kernel that is set, since tensors are elsewhere
+    run(x, y);
+  }
+  EXPECT_EQ(graphs.report().graphs, 0u);
+  EXPECT_EQ(graphs.report().replays, 2);
+  EXPECT_EQ(graphs.report().staged, copied);
+  EXPECT_EQ(graphs.report().refused, 1);
+  run(x, y);
+}
+
+TEST_F(RegionGraphsTest, WhereTheDeviceIsLostTheRunFails) {
+  DeviceArray<float> x(10, 0), y(10, 0);
+  for (int i = 0; i < 3; ++i) run(x, y);
+  const int devices = device::count(), runs = op.runs;
+  {
+    const FailingLaunches failing(1);
+    OneRun run(*arena, stream, x, y);
+    device::virtual_gpu::set_device_count(0);
+    EXPECT_THROW(graphs.run(run), Error);
+    device::virtual_gpu::set_device_count(devices);
+  }
+  EXPECT_EQ(op.runs, runs);
+}
+#endif
 
 TEST_F(RegionGraphsTest, MemoryIsFlat) {
   for (int64_t count = 1; count <= 30; ++count)
