@@ -515,6 +515,15 @@ def test_what_is_outside_is_told(encore, make_model):
     assert len(told) == 4
 
 
+@pytest.mark.parametrize(("regions", "replays"), [("1", []), ("all", [3])])
+def test_a_node_alone(encore, make_model, regions, replays):
+    nodes = [helper.make_node("Neg", ["x"], ["y"], "negate")]
+    session = make_session(make_model(nodes, {"x": ["n"]}, {"y": ["n"]}), regions=regions, auto_graph=1)
+    for i in range(5):
+        equal(session.run(None, {"x": np.array([i, 2], FLOAT)})[0], -np.array([i, 2], FLOAT))
+    assert [region["replays"] for region in onnxruntime_ep_encore.region_report(session)] == replays
+
+
 def sized_by_data(i, x):
     """What is a region behind a NonZero, two nodes that make last{i} of x."""
     return [

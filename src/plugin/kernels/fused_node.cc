@@ -142,7 +142,7 @@ void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused,
                                    : graph.plan(info, ep.known_dims(), watch);
     const std::vector<const OrtNode*> nodes = nodes_of(graphs[i]);
     auto made = std::make_unique<FusedNode>(ep, info, std::move(plan), span_of(nodes), std::move(paddings));
-    if (ep.store() && (nodes.size() > 1 || !bodies_of(nodes[0]).empty()))
+    if (ep.store() && (nodes.size() > 1 || ep.options().lone_regions || !bodies_of(nodes[0]).empty()))
       made->region->add_graphs(region_of(graph, info, nodes, ep.options()), *ep.store());
     ep.add_region(info.name(), {made->region, made->region, nodes.size()});
     made->load();
