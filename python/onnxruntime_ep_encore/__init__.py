@@ -159,13 +159,14 @@ def region_report(session) -> list[dict]:
     """What auto_graph has made of the session's regions, in all threads.
 
     Each {"region", "nodes", "keys", "graphs", "scratch_bytes", "captures", "replays", "staged", "first_runs",
-    "padded", "grown", "lengths", "changing", "eager", "moved", "crowded", "refused", "refusal"}: sets of shapes that
-    are known, graphs that are kept, memory that one works in, runs of each kind, and tensors that were copied to where
-    a graph has them, or from there. Padded are runs of which `pad` has made a dimension longer, replayed or not; grown
-    those of which a mask that grows became longer by itself, to one of `lengths` by dimension. `changing` names what
-    the sets of shapes differ in. Eager are runs with large tensors at new places or on a stream that is new to these
-    shapes, as each thread has from onnxruntime 1.26 on (moved), without room for another graph (crowded), and where
-    none could be captured (refused), of which `refusal` is the latest reason.
+    "padded", "grown", "lengths", "changing", "in_captures", "eager", "moved", "crowded", "refused", "refusal"}: sets
+    of shapes that are known, graphs that are kept, memory that one works in, runs of each kind, and tensors that were
+    copied to where a graph has them, or from there. Padded are runs of which `pad` has made a dimension longer,
+    replayed or not; grown those of which a mask that grows became longer by itself, to one of `lengths` by dimension.
+    `changing` names what the sets of shapes differ in. Eager are runs with large tensors at new places or on a stream
+    that is new to these shapes, as each thread has from onnxruntime 1.26 on (moved), without room for another graph
+    (crowded), and where none could be captured (refused); `refusal` is the latest reason. What an application captures
+    by itself has runs `in_captures`.
     """
     return _report(session, "report_regions")
 

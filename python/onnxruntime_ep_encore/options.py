@@ -143,10 +143,11 @@ class Options(_Dotted, total=False):
     do, with results equal to the bit; what is compiled takes its place. With `now` a capture waits, with 0 all is
     interpreted, as where there is no NVRTC. `tuning_cache` keeps what was compiled. Default: 1."""
 
-    regions: bool | None
+    regions: bool | Literal["all"] | None
     """Make one node of all that Encore can run together; the host has less to do for it. Such a region ends at nodes
     of other providers, at sizes that depend on data and, without graphs, at control flow about which data decides.
-    There are no regions without `fuse_nodes`, nor with `optimized_model_filepath`. Default: 1."""
+    There are no regions without `fuse_nodes`, nor with `optimized_model_filepath`. With `all` a node that has nothing
+    beside it is one, too, which gains nothing but that `auto_graph` can be tried with it. Default: 1."""
 
     prefer_nhwc: bool | None
     """Ask onnxruntime to put the channels last in convolutions, pools and batch normalisation, which suits tensor

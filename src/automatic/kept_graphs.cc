@@ -1,4 +1,4 @@
-// What others ask of a region's graphs: the report, and the store that keeps them.
+// What others ask of a region's graphs: the report, with why runs were eager, and the store that keeps them.
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -10,6 +10,32 @@ namespace encore::automatic {
 void RegionGraphs::note_padded() {
   const std::lock_guard lock(mutex_);
   ++counts_.padded;
+}
+
+void RegionGraphs::note(const Reason& why) {
+  const std::lock_guard lock(mutex_);
+  ++(counts_.*why.kind);
+  if (!why.words.empty()) counts_.refusal = why.words;
+}
+
+RegionGraphs::Reason RegionGraphs::refused(const Run& run) {
+  const std::lock_guard lock(mutex_);
+  return {&RegionReport::refused, refusal(find(run.key, run.now))};
+}
+
+RegionGraphs::Reason RegionGraphs::crowded(size_t bytes) {
+  return {&RegionReport::crowded, text("there is no room (gpu_mem_limit), or was none of late, for ", bytes,
+                                       " bytes that it would take ahead")};
+}
+
+RegionGraphs::Reason RegionGraphs::moved(const Places& places, const Known& known) const {
+  const auto i = places.stranger();
+  if (!i) return {&RegionReport::moved, "a stream has its first run with these shapes"};
+  const size_t inputs = known.bytes.size() - known.record.outputs.size();
+  const std::string name = *i >= inputs          ? outputs_[*i - inputs]
+                           : *i < inputs_.size() ? inputs_[*i]
+                                                 : "a padding's mask";
+  return {&RegionReport::moved, text("'", name, "', of ", known.bytes[*i], " bytes, is at a place that no graph has")};
 }
 
 bool RegionGraphs::is_used() const {
@@ -81,7 +107,7 @@ void RegionGraphs::drop(device::StreamRef stream, std::vector<std::shared_ptr<vo
   for (auto& [key, shapes] : shapes_) {
     std::ranges::copy_if(shapes.replays, std::back_inserter(gone), goes);
     std::erase_if(shapes.replays, goes);
-    if (stream) std::erase_if(shapes.sightings, [&](const Sighting& sighting) { return sighting.stream == stream; });
+    if (stream) shapes.places.erase(stream.native());
   }
 }
 

@@ -10,7 +10,7 @@
 
 namespace encore::automatic {
 
-inline constexpr size_t kMostStagedBytes = size_t(4) << 20;  // of a tensor that is copied in each run
+inline constexpr size_t kMostStagedBytes = size_t(4) << 20;  // of a tensor that is copied wherever it is
 
 // An input of a run, with zeros behind what there is.
 struct Longer {

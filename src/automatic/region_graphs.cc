@@ -23,12 +23,8 @@ using ops::Tensor;
 constexpr size_t kMostKeys = 1024;
 constexpr size_t kUsualWords = 5;                             // of an input in a key: its rank and dimensions
 constexpr size_t kMostEvents = 8192, kMostEventsOfNode = 32;  // of scratch, in what is planned and captured
-constexpr size_t kMostSightings = 8;
 constexpr const char* kHeldBack = "captures are held back (ep.cuda.captures=hold)";
 constexpr uint64_t kFirstPatience = 16;  // runs, until a capture is tried again; twice as many each time
-
-// Has a graph for each place.
-bool is_large(size_t bytes) { return bytes > kMostStagedBytes; }
 
 // Has the program's context for an eager run: says body(context).
 template <class Body>
@@ -49,17 +45,19 @@ size_t RegionGraphs::Hash::operator()(const Key& key) const {
 }
 
 RegionGraphs::RegionGraphs(Region region, const ops::Op& program, GraphStore& store)
-    : program_(program), store_(store), inputs_(std::move(region.inputs)) {
+    : program_(program), store_(store), inputs_(std::move(region.inputs)), outputs_(std::move(region.outputs)) {
   counts_.name = std::move(region.name), counts_.nodes = region.nodes;
   for (ops::GrowingDim& dim : region.growing) growths_.emplace_back(std::move(dim));
-  if (!store_.captures())
-    counts_.refusal = "graphs are captured with auto_graph=1, or safe where the driver allows for it";
+  if (!store_.captures()) refusal_ = "graphs are captured with auto_graph=1, or safe where the driver allows for it";
   store_.add(this);
 }
 RegionGraphs::~RegionGraphs() { store_.remove(this); }
 
 void RegionGraphs::run(ops::Context& outer) {
-  if (outer.stream().capture_status() != device::CaptureStatus::none) return program_.run(outer);  // the application's
+  if (outer.stream().capture_status() != device::CaptureStatus::none) {
+    note({&RegionReport::in_captures, {}});
+    return program_.run(outer);
+  }
   Run run{outer, store_.now()};
   std::shared_ptr<const Known> known;
   bool goes_by_steps = false, has_room = false;  // the latter for outputs and scratch ahead
@@ -91,13 +89,14 @@ void RegionGraphs::run(ops::Context& outer) {
     for (int i = 0; has_room && store_.captures() && i < outer.output_count(); ++i)
       run.at.push_back(known->is_made_ahead(size_t(i)) ? outer.output_address(i, *known->record.outputs[size_t(i)])
                                                        : nullptr);
-  } catch (const Error&) {
+  } catch (const Error& error) {
+    note({&RegionReport::refused, error.what()});
     return program_.run(outer);  // the node inside that wants it fails, and has its name in the error
   }
-  if (goes_by_steps) return run_step_by_step(run, &RegionReport::refused);
+  if (goes_by_steps) return run_step_by_step(run, refused(run));
   if (!known) return record(run);
-  if (!has_room) return run_step_by_step(run, &RegionReport::crowded);
-  store_.captures() ? run_with(run, known) : run_as_planned(run, *known, &RegionReport::refused);
+  if (!has_room) return run_step_by_step(run, crowded(known->record.output_bytes + known->plan().bytes()));
+  store_.captures() ? run_with(run, known) : run_as_planned(run, *known, {&RegionReport::refused, {}});
 }
 
 void RegionGraphs::lengthen(Run& run, const Outlines& inputs) {
@@ -111,20 +110,18 @@ void RegionGraphs::lengthen(Run& run, const Outlines& inputs) {
 void RegionGraphs::run_with(const Run& run, const std::shared_ptr<const Known>& shared) {
   const Known& known = *shared;
   const auto inputs = size_t(run.outer.input_count());
-  if (may_be_lost(known.record, run.at, known.bytes, inputs)) {
-    note_refusal("an output lies where an input does, which a run that collects too much for its graph reads again");
-    return run_step_by_step(run, &RegionReport::refused);
-  }
+  if (may_be_lost(known.record, run.at, known.bytes, inputs))
+    return run_step_by_step(run, {&RegionReport::refused,
+                                  "an output lies where an input does, which a run that collects too much for its "
+                                  "graph reads again"});
   std::shared_ptr<Replay> replay, wanted;  // what is wanted is to be captured
   bool has_room = false;
-  Count why = &RegionReport::moved;
+  Reason why;
   {
     const std::lock_guard lock(mutex_);
     Shapes& shapes = find(run.key, run.now);
     const bool may_capture = refusal_.empty() && run.now >= shapes.next_attempt;
-    if (!may_capture) why = &RegionReport::refused;
     const auto want = [&](std::vector<bool> staged) {
-      if (!may_capture) return;
       for (const Longer& longer : run.longer) staged[size_t(longer.input)] = true;
       wanted = std::make_shared<Replay>(run.outer.stream(), run.outer.fault().cell, run.at, std::move(staged));
       wanted->known = shared;
@@ -135,31 +132,48 @@ void RegionGraphs::run_with(const Run& run, const std::shared_ptr<const Known>& 
     };
     if ((replay = find_replay(shapes, known, run))) {
       ++counts_.replays, counts_.staged += replay->copies;
-      if (replay->spare && stays(shapes, run)) want(std::vector<bool>(run.at.size()));
-    } else if (was_seen(shapes, run.outer.stream(), run.at, known)) {
-      want(shapes.moves);
+      if (replay->spare && stays(shapes.places_on(replay->stream), run) && may_capture)
+        want(std::vector<bool>(run.at.size()));
+    } else {
+      Places& places = shapes.places_on(run.outer.stream());
+      const bool is_familiar = places.was_seen(run.at, known.bytes, most_large());
+      if (!may_capture)
+        why = {&RegionReport::refused, refusal(shapes)};
+      else if (is_familiar)
+        want(places.moving());
+      else
+        why = moved(places, known);
     }
   }
-  if (wanted && !has_room && !store_.make_room(run.heat, run.now)) wanted.reset(), why = &RegionReport::crowded;
+  const bool is_replay = bool(replay);
+  const size_t workspace = wanted ? known.plan().bytes() + staged_bytes(*wanted, known) : 0;
+  if (wanted && !store_.has_room(workspace, run.now)) wanted.reset(), why = crowded(workspace);
+  if (wanted && !has_room && !store_.make_room(run.heat, run.now))
+    wanted.reset(), why = {&RegionReport::crowded, "all graphs that are kept (auto_graph_limit) are used more"};
   if (wanted) {
     try {
       capture(run, known, *wanted);
       keep(wanted, run, known);
       replay = std::move(wanted);
     } catch (const std::exception& error) {
-      why = &RegionReport::refused;
+      why = {&RegionReport::refused, error.what()};
       refuse(run, error);
     }
   }
   if (!replay) return run_as_planned(run, known, why);
   const Record& record = replay->known->record;
   bool had_room = true;
-  {
-    const std::lock_guard lock(replay->workspace->launching());
+  std::unique_lock launching(replay->workspace->launching());
+  try {
     launch(*replay, run, known);
-    if (!record.collected.empty())
-      had_room = give_out(run.outer, record, std::span(replay->at).subspan(inputs), replay->counts);
+  } catch (const std::exception& error) {
+    launching.unlock();
+    if (!drop_failed(replay, is_replay, run, error)) throw;
+    return run_as_planned(run, known, {&RegionReport::refused, error.what()});
   }
+  if (!record.collected.empty())
+    had_room = give_out(run.outer, record, std::span(replay->at).subspan(inputs), replay->counts);
+  launching.unlock();
   if (!had_room) record_again(run);
 }
 
@@ -178,50 +192,18 @@ RegionGraphs::Shapes& RegionGraphs::find(const Key& key, uint64_t now) {
   return (latest_ = &*shapes_.try_emplace(key).first)->second;
 }
 
-// Whether a run on the stream had its large tensors there. Notes which of the small ones move.
-bool RegionGraphs::was_seen(Shapes& shapes, device::StreamRef stream, const Addresses& at, const Known& known) {
-  bool is_familiar = false, is_latest = true;
-  shapes.moves.resize(at.size());
-  for (auto sighting = shapes.sightings.rbegin(); sighting != shapes.sightings.rend(); ++sighting) {
-    if (sighting->stream != stream) continue;
-    bool same = true;
-    for (size_t i = 0; i < at.size(); ++i) {
-      if (known.bytes[i] == 0 || sighting->at[i] == at[i]) continue;
-      if (is_large(known.bytes[i]))
-        same = false;
-      else if (is_latest)
-        shapes.moves[i] = true;
-    }
-    is_latest = false;
-    if (!same) continue;
-    is_familiar = true;
-    shapes.sightings.erase(std::next(sighting).base());
-    break;
-  }
-  if (shapes.sightings.size() == kMostSightings) shapes.sightings.erase(shapes.sightings.begin());
-  shapes.sightings.push_back({stream, at});
-  return is_familiar;
-}
-
-// Whether tensors that a graph copies have been at the same places for so long that it may do without.
-bool RegionGraphs::stays(Shapes& shapes, const Run& run) {
+bool RegionGraphs::stays(Places& places, const Run& run) {
   Addresses at = run.at;
   for (const Longer& longer : run.longer) at[size_t(longer.input)] = nullptr;  // which are copied anyway
-  if (shapes.latest.stream != run.outer.stream() || shapes.latest.at != at) {
-    shapes.latest = {run.outer.stream(), std::move(at)};
-    shapes.stayed = 0;
-  }
-  if (++shapes.stayed <= shapes.stay_wanted) return false;
-  shapes.stayed = 0;
-  shapes.stay_wanted *= 2;
-  return true;
+  return places.stay(std::move(at));
 }
 
 // Whether another graph makes this one useless. One without copies is for tensors that stay, beside it.
 bool RegionGraphs::is_replaced(const Replay& replay, const Replay& by, const Known& known) {
   if (replay.stream != by.stream || replay.faults != by.faults || (replay.spare && !by.spare)) return false;
   for (size_t i = 0; i < known.bytes.size(); ++i)
-    if (is_large(known.bytes[i]) && replay.at[i] != by.at[i]) return false;
+    if (is_large(known.bytes[i]) && (replay.staged[i] != by.staged[i] || (!by.staged[i] && replay.at[i] != by.at[i])))
+      return false;
   return true;
 }
 
@@ -252,27 +234,32 @@ std::shared_ptr<RegionGraphs::Replay> RegionGraphs::find_replay(Shapes& shapes, 
     moved |= !fits;
   }
   if (best) return best;
-  // A graph that has to be captured again and again gets all of them in memory of its own.
-  if (moved && ++shapes.moved > 1)
-    for (size_t i = 0; i < at.size(); ++i) shapes.moves[i] = !is_large(known.bytes[i]);
+  if (moved) shapes.places_on(run.outer.stream()).note_misfit(known.bytes);
   return nullptr;
 }
 
-void RegionGraphs::note_refusal(const std::string& why) {
-  const std::lock_guard lock(mutex_);
-  counts_.refusal = why;
-}
-
-void RegionGraphs::refuse(const Run& run, const std::exception& error) {
+// False if the device can't be used any more.
+bool RegionGraphs::refuse(const Run& run, const std::exception& error) {
   const bool is_usable = device::clear_error(store_.device());
   const auto* const known_error = dynamic_cast<const Error*>(&error);
   const std::lock_guard lock(mutex_);
   Shapes& shapes = find(run.key, run.now);
-  shapes.refusal = counts_.refusal = error.what();
+  shapes.refusal = error.what();
   shapes.patience = std::max(kFirstPatience, shapes.patience * 2);
   shapes.next_attempt = run.now + shapes.patience;
   if (!is_usable) refusal_ = error.what();
   if (known_error && known_error->code() == Code::internal) shapes.known.reset();  // it may go otherwise once tuned
+  return is_usable;
+}
+
+// A launch failed, and has done nothing. False if the device has, too.
+bool RegionGraphs::drop_failed(const std::shared_ptr<Replay>& replay, bool is_replay, const Run& run,
+                               const std::exception& error) {
+  const bool is_usable = refuse(run, error);
+  const std::lock_guard lock(mutex_);
+  counts_.replays -= is_replay, counts_.staged -= replay->copies;
+  std::erase(find(run.key, run.now).replays, replay);
+  return is_usable;
 }
 
 void RegionGraphs::record(const Run& run) {
@@ -298,7 +285,7 @@ void RegionGraphs::record(const Run& run) {
   Shapes& shapes = find(run.key, run.now);
   if (known->record.is_too_long) return note_too_long(shapes);
   shapes.known = std::move(known);
-  was_seen(shapes, run.outer.stream(), at, *shapes.known);
+  shapes.places_on(run.outer.stream()).was_seen(at, shapes.known->bytes, most_large());
 }
 
 // With more room for what it collects, of which there was more than its graphs have room for.
@@ -318,7 +305,7 @@ size_t RegionGraphs::most_events() const { return kMostEvents + kMostEventsOfNod
 
 void RegionGraphs::note_too_long(Shapes& shapes) {
   shapes.is_too_long = true;
-  counts_.refusal = "it takes as many steps as long loops do";
+  shapes.refusal = "it takes as many steps as long loops do";
 }
 
 // What `work` says to `run` on the stream.
@@ -374,7 +361,7 @@ Record RegionGraphs::rehearse(const Run& run, const Record& one_way) {
   return rehearsal.take();
 }
 
-void RegionGraphs::run_as_planned(const Run& run, const Known& known, Count why) {
+void RegionGraphs::run_as_planned(const Run& run, const Known& known, const Reason& why) {
   if (known.record.of != Record::Of::every_run) return run_step_by_step(run, why);
   void* memory = nullptr;
   try {
@@ -389,16 +376,23 @@ void RegionGraphs::run_as_planned(const Run& run, const Known& known, Count why)
     program_.run(planned);
     went_otherwise = planned.went_otherwise();
   });
+  note(why);
+  if (!went_otherwise) return;
   const std::lock_guard lock(mutex_);
-  ++(counts_.*why);
-  if (went_otherwise) find(run.key, run.now).known.reset();  // recorded again
+  find(run.key, run.now).known.reset();  // recorded again
 }
 
 // Which takes what each step needs when that comes, and gives it back then.
-void RegionGraphs::run_step_by_step(const Run& run, Count why) {
+void RegionGraphs::run_step_by_step(const Run& run, const Reason& why) {
   run_eagerly(run.outer, run.longer, [&](ops::Context& context) { program_.run(context); });
-  const std::lock_guard lock(mutex_);
-  ++(counts_.*why);
+  note(why);
+}
+
+size_t RegionGraphs::staged_bytes(const Replay& replay, const Known& known) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < replay.at.size(); ++i)
+    if (replay.staged[i]) bytes += memory::whole_units(known.bytes[i]);
+  return bytes;
 }
 
 void RegionGraphs::capture(const Run& run, const Known& known, Replay& replay) {

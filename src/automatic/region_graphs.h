@@ -5,6 +5,7 @@
 #include <atomic>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "automatic/graph_store.h"
 #include "automatic/longer.h"
 #include "automatic/memory_plan.h"
+#include "automatic/places.h"
 #include "automatic/report.h"
 #include "automatic/runs.h"
 #include "device/copy_many.h"
@@ -28,7 +30,7 @@ namespace encore::automatic {
 struct Region {
   std::string name;
   size_t nodes;
-  std::vector<std::string> inputs;
+  std::vector<std::string> inputs, outputs;
   std::vector<ops::GrowingDim> growing;
 };
 
@@ -49,10 +51,6 @@ class RegionGraphs {
 
  private:
   friend class GraphStore;
-  // A tensor that comes in or goes out: the inputs come first.
-  using Addresses = std::vector<void*>;
-  // Runs at the same places, until a graph without copies is captured; twice as many each time.
-  static constexpr int kFirstStay = 16;
   // What is known of a set of shapes once it has run.
   struct Known {
     Record record;
@@ -88,23 +86,16 @@ class RegionGraphs {
     int64_t spare = 0;                         // of these, without those that are longer than they were
     device::CapturedCopies in = {}, out = {};  // guarded by workspace->launching()
   };
-  // Where the tensors of a run were.
-  struct Sighting {
-    device::StreamRef stream;
-    Addresses at;
-  };
   struct Shapes {
     std::shared_ptr<const Known> known;  // null: it has not run yet, or is too long to be known
     bool is_too_long = false;
     Heat heat;
-    std::vector<bool> moves;          // small tensors that are elsewhere from run to run
-    std::vector<Sighting> sightings;  // the latest last
+    std::map<void*, Places> places;  // by stream, as long as there is the stream
     std::vector<std::shared_ptr<Replay>> replays;
-    int moved = 0;    // how often tensors have moved that a graph was captured with
-    Sighting latest;  // of the runs whose tensors a graph copied, and how many were there one after the other
-    int stayed = 0, stay_wanted = kFirstStay;
     std::string refusal;  // why the last attempt came to nothing
     uint64_t next_attempt = 0, patience = 0;
+
+    Places& places_on(device::StreamRef stream) { return places[stream.native()]; }
   };
   using Key = std::vector<int64_t>;
   struct Hash {
@@ -121,32 +112,42 @@ class RegionGraphs {
 
     const Longer* find_longer(size_t input) const;
   };
-  using Count = int64_t RegionReport::*;
+  // Why it is not replayed.
+  struct Reason {
+    int64_t RegionReport::*kind;
+    std::string words;
+  };
 
   // With the mutex:
   Shapes& find(const Key& key, uint64_t now);
-  bool was_seen(Shapes& shapes, device::StreamRef stream, const Addresses& at, const Known& known);
-  bool stays(Shapes& shapes, const Run& run);
+  static bool stays(Places& places, const Run& run);
   std::set<std::string> changing() const;
-  std::shared_ptr<Replay> find_replay(Shapes& shapes, const Known& known, const Run& run);
+  static std::shared_ptr<Replay> find_replay(Shapes& shapes, const Known& known, const Run& run);
   void note_too_long(Shapes& shapes);
+  const std::string& refusal(const Shapes& shapes) const { return refusal_.empty() ? shapes.refusal : refusal_; }
+  Reason moved(const Places& places, const Known& known) const;
 
+  Reason refused(const Run& run);
+  static Reason crowded(size_t bytes);
+  size_t most_large() const { return most_large_bytes(counts_.nodes); }
   static bool is_replaced(const Replay& replay, const Replay& by, const Known& known);
   void lengthen(Run& run, const Outlines& inputs);
   void keep(const std::shared_ptr<Replay>& replay, const Run& run, const Known& known);
   void run_with(const Run& run, const std::shared_ptr<const Known>& shared);
   void record(const Run& run);
   void record_again(const Run& run);
-  void run_as_planned(const Run& run, const Known& known, Count why);
-  void run_step_by_step(const Run& run, Count why);
+  void run_as_planned(const Run& run, const Known& known, const Reason& why);
+  void run_step_by_step(const Run& run, const Reason& why);
   size_t most_events() const;
   std::shared_ptr<const Known> rehearsed(const Run& run, const Known& one_way);
   Record rehearse(const Run& run, const Record& one_way);
   void capture(const Run& run, const Known& known, Replay& replay);
+  static size_t staged_bytes(const Replay& replay, const Known& known);
   template <class Captured>
   device::Graph captured_on(device::StreamRef stream, const Captured& run, const std::function<void()>& work);
-  void refuse(const Run& run, const std::exception& error);
-  void note_refusal(const std::string& why);
+  bool refuse(const Run& run, const std::exception& error);
+  bool drop_failed(const std::shared_ptr<Replay>& replay, bool is_replay, const Run& run, const std::exception& error);
+  void note(const Reason& why);
   // What is copied in (and out) for a run.
   static std::vector<device::Copy> copies(const Replay& replay, const Run& run, const Known& known, bool in);
   static void launch(Replay& replay, const Run& run, const Known& known);
@@ -159,7 +160,7 @@ class RegionGraphs {
 
   const ops::Op& program_;
   GraphStore& store_;
-  const std::vector<std::string> inputs_;
+  const std::vector<std::string> inputs_, outputs_;
   std::atomic<bool> is_part_{false};
   mutable std::mutex mutex_;  // guards the rest
   std::vector<Growth> growths_;

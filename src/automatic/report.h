@@ -19,10 +19,11 @@ struct RegionReport {
   int64_t grown = 0;                                 // runs with one made longer that grows
   std::map<std::string, std::set<int64_t>> lengths;  // by these dimensions: what they have had instead of their own
   std::set<std::string> changing;                    // "x[1]": dimensions of inputs that the sets of shapes differ in
+  int64_t in_captures = 0;                           // the application's own
   // Other runs that were not replayed: large tensors were at new places, there was no room for another graph, or none
   // can be captured.
   int64_t moved = 0, crowded = 0, refused = 0;
-  std::string refusal;  // the latest reason for which there is no graph
+  std::string refusal;  // the latest reason for one of these
 
   int64_t eager() const { return moved + crowded + refused; }
 };

@@ -77,7 +77,7 @@ class ByDataTest : public testing::Test {
   DeviceArray<float> x{3}, y{std::vector<float>(3)};
   GraphStore store{0, arena, 32};
   OneOfTwo op;
-  RegionGraphs graphs{{"the op", 1, {"x"}, {}}, op, store};
+  RegionGraphs graphs{{"the op", 1, {"x"}, {"y"}, {}}, op, store};
 };
 
 TEST_F(ByDataTest, OneGraphHasAllWays) {
@@ -182,7 +182,7 @@ class CollectedTest : public testing::Test {
   DeviceArray<float> x{1}, y{std::vector<float>(100)}, z{std::vector<float>(100)};
   GraphStore store{0, arena, 32};
   AsLongAs op;
-  RegionGraphs graphs{{"the op", 1, {"x"}, {}}, op, store};
+  RegionGraphs graphs{{"the op", 1, {"x"}, {"y"}, {}}, op, store};
 };
 
 TEST_F(CollectedTest, AsMuchComesOutAsThereIs) {

@@ -79,7 +79,7 @@ class GrowingMasks : public testing::Test {
   device::Stream stream{0};
   GraphStore store{0, arena, 32};
   SumOfMask op;
-  RegionGraphs graphs{{"the region", 3, {"mask", "cache"}, {{"total", {{0, 1}}, 1000, {{1, 1}}}}}, op, store};
+  RegionGraphs graphs{{"the region", 3, {"mask", "cache"}, {"y"}, {{"total", {{0, 1}}, 1000, {{1, 1}}}}}, op, store};
 
  private:
   std::unique_ptr<DeviceArray<int64_t>> y_;
@@ -148,7 +148,8 @@ TEST_F(GrowingMasks, TheFirstLengthMayBeOneOfThose) {
 
 // Of two dimensions of a mask one grows.
 TEST_F(GrowingMasks, AlongOneAxis) {
-  RegionGraphs graphs({"the region", 3, {"mask", "cache"}, {{"rows", {{0, 0}}}, {"total", {{0, 1}}}}}, op, store);
+  RegionGraphs graphs({"the region", 3, {"mask", "cache"}, {"y"}, {{"rows", {{0, 0}}}, {"total", {{0, 1}}}}}, op,
+                      store);
   for (int64_t size : {5, 6, 7, 8, 9}) {
     DeviceArray<int64_t> mask(std::vector<int64_t>(size_t(size * size), 1)), y(256, 0);
     MaskRun run(*arena, stream, mask, y, size, 0);
@@ -162,7 +163,7 @@ TEST_F(GrowingMasks, AlongOneAxis) {
 
 // Prompts, all of which is new, are as long as they are.
 TEST_F(GrowingMasks, WhereAllIsNewTheyStay) {
-  RegionGraphs graphs({"the region", 3, {"mask", "cache"}, {{"total", {{0, 1}}, 1000, {}, 7}}}, op, store);
+  RegionGraphs graphs({"the region", 3, {"mask", "cache"}, {"y"}, {{"total", {{0, 1}}, 1000, {}, 7}}}, op, store);
   for (int64_t length : {5, 6, 7, 8, 9, 10}) {
     DeviceArray<int64_t> mask(std::vector<int64_t>(size_t(length), 1)), y(1, 0);
     MaskRun run(*arena, stream, mask, y, 1, 0);

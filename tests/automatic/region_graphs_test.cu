@@ -6,10 +6,14 @@
 #include <array>
 #include <numeric>
 
+#include "device/device.h"
 #include "graph/capture_gate.h"
 #include "memory/streams.h"
 #include "one_run.h"
 #include "ops/room.h"
+#ifndef ENCORE_CUDA
+#include "device/virtual/control.h"
+#endif
 
 namespace encore::automatic::tests {
 namespace {
@@ -112,7 +116,7 @@ class RegionGraphsTest : public testing::Test {
   device::Stream stream{0};
   GraphStore store{0, arena, 32};
   AddThree op;
-  RegionGraphs graphs{{"the region", 3, {}, {}}, op, store};
+  RegionGraphs graphs{{"the region", 3, {"x"}, {"y"}, {}}, op, store};
   int fed = 0;
 };
 
@@ -221,13 +225,118 @@ TEST_F(RegionGraphsTest, WhatStaysIsCopiedNoMore) {
   EXPECT_EQ(graphs.report().captures, captures);
 }
 
-TEST_F(RegionGraphsTest, LargeTensorsHaveAGraphForEachPlace) {
-  constexpr size_t kCount = size_t(2) << 20;
+constexpr size_t kMib = size_t(1) << 20;
+
+// Large tensors, each as small as may be.
+std::vector<DeviceArray<float>> large_places(size_t count) {
   std::vector<DeviceArray<float>> places;
-  for (int i = 0; i < 3; ++i) places.emplace_back(kCount, 0);
+  for (size_t i = 0; i < count; ++i) places.emplace_back(kMib + 1, 0);
+  return places;
+}
+
+TEST_F(RegionGraphsTest, LargeTensorsHaveAGraphForEachPlace) {
+  auto places = large_places(3);
   for (int round = 0; round < 3; ++round) run(places[0], places[1]), run(places[1], places[2]);
   EXPECT_EQ(graphs.report().captures, 2);
   EXPECT_EQ(graphs.report().replays, 2);
+  EXPECT_EQ(graphs.report().staged, 0);
+  run(places[1], places[0]);
+  EXPECT_EQ(graphs.report().refusal, "'y', of 4194308 bytes, is at a place that no graph has");
+}
+
+TEST_F(RegionGraphsTest, LargeTensorsAtManyPlacesAreCopied) {
+  RegionGraphs graphs({"another", 15, {"x"}, {"y"}, {}}, op, store);
+  auto places = large_places(10);
+  const auto run = [&](size_t in, size_t out) {
+    places[in].upload(stream, std::vector<float>(places[in].size(), float(++fed)));
+    {
+      OneRun run(*arena, stream, places[in], places[out]);
+      graphs.run(run);
+    }
+    EXPECT_EQ(places[out].download(stream), std::vector<float>(places[out].size(), float(fed + 3)));
+  };
+  for (size_t i = 0; i < 20; ++i) run(i % 10, (i + 1) % 10);
+  EXPECT_EQ(graphs.report().captures, 1);
+  EXPECT_EQ(graphs.report().replays, 11);
+  EXPECT_EQ(graphs.report().staged, 24);
+  // Where they stay there is a graph without copies in the end, beside the other one.
+  for (size_t i = 0; i < 20; ++i) run(0, 1);
+  EXPECT_EQ(graphs.report().graphs, 2u);
+  const int64_t copied = graphs.report().staged;
+  run(0, 1);
+  EXPECT_EQ(graphs.report().staged, copied);
+  run(2, 3);
+  EXPECT_EQ(graphs.report().staged, copied + 2);
+  EXPECT_EQ(graphs.report().captures, 2);
+}
+
+TEST_F(RegionGraphsTest, FewNodesDoNotCopyLargeTensors) {
+  RegionGraphs graphs({"another", 2, {"x"}, {"y"}, {}}, op, store);
+  auto places = large_places(10);
+  for (size_t i = 0; i < 20; ++i) {
+    OneRun run(*arena, stream, places[i % 10], places[(i + 1) % 10]);
+    graphs.run(run);
+  }
+  EXPECT_EQ(graphs.report().captures, 0);
+  EXPECT_EQ(graphs.report().moved, 19);
+  EXPECT_EQ(graphs.report().refusal, "'x', of 4194308 bytes, is at a place that no graph has");
+}
+
+// Streams that take turns, each with tensors of its own.
+class InTurn {
+ public:
+  InTurn(RegionGraphs& graphs, memory::Arena& arena, size_t count) : graphs_(graphs), arena_(arena) {
+    for (size_t i = 0; i < count; ++i) {
+      streams_.emplace_back(0), places_.emplace_back(100, 0);
+      memory::enlist(streams_.back());
+    }
+  }
+  ~InTurn() {
+    for (const device::Stream& stream : streams_) memory::delist(stream);
+  }
+  // A run on each, somewhere else if `elsewhere` is another number.
+  void run_each(size_t elsewhere = 0) {
+    for (size_t i = 0; i < streams_.size(); ++i) {
+      DeviceArray<float>& x = places_[(i + elsewhere) % places_.size()];
+      x.upload(streams_[i], std::vector<float>(x.size(), float(++fed_)));
+      {
+        OneRun run(arena_, streams_[i], x, x);
+        graphs_.run(run);
+      }
+      EXPECT_EQ(x.download(streams_[i]), std::vector<float>(x.size(), float(fed_ + 3)));
+    }
+  }
+
+ private:
+  RegionGraphs& graphs_;
+  memory::Arena& arena_;
+  std::vector<device::Stream> streams_;
+  std::vector<DeviceArray<float>> places_;
+  int fed_ = 0;
+};
+
+TEST_F(RegionGraphsTest, AnyNumberOfStreamsMayTakeTurns) {
+  GraphStore store(0, arena, 64);
+  RegionGraphs graphs({"another", 3, {"x"}, {"y"}, {}}, op, store);
+  InTurn streams(graphs, *arena, 40);
+  streams.run_each();
+  EXPECT_EQ(graphs.report().moved, 39);
+  EXPECT_EQ(graphs.report().refusal, "a stream has its first run with these shapes");
+  for (int i = 0; i < 4; ++i) streams.run_each();
+  EXPECT_EQ(graphs.report().captures, 40);
+  EXPECT_EQ(graphs.report().replays, 3 * 40);
+  store.give_back();
+}
+
+TEST_F(RegionGraphsTest, WhatStaysIsCopiedNoMoreThoughStreamsTakeTurns) {
+  InTurn streams(graphs, *arena, 4);
+  for (size_t i = 0; i < 4; ++i) streams.run_each(i);
+  for (int i = 0; i < 20; ++i) streams.run_each();
+  const int64_t copied = graphs.report().staged;
+  EXPECT_GT(copied, 0);
+  for (int i = 0; i < 5; ++i) streams.run_each();
+  EXPECT_EQ(graphs.report().staged, copied);
+  store.give_back();
 }
 
 TEST_F(RegionGraphsTest, WhatIsReadAndWrittenInOnePlaceAdvancesOnceARun) {
@@ -305,8 +414,80 @@ TEST_F(RegionGraphsTest, WhatTheApplicationCapturesHasEachRun) {
   x.upload(stream, std::vector<float>(100, 41));
   exec.launch(stream);
   EXPECT_EQ(y.download(stream), std::vector<float>(100, 44));
+  EXPECT_EQ(graphs.report().in_captures, 1);
   run(x, y);
 }
+
+// Has no memory for its output ahead.
+class LateRun final : public OneRun {
+ public:
+  using OneRun::OneRun;
+  void* output_address(int, const Shape&) override { fail(Code::out_of_memory, "not yet"); }
+};
+
+TEST_F(RegionGraphsTest, WhatIsNotToBeHadAheadIsToldAndDoneWithout) {
+  DeviceArray<float> x(std::vector<float>(100, 1)), y(100, 0);
+  for (int i = 0; i < 3; ++i) {
+    LateRun run(*arena, stream, x, y);
+    graphs.run(run);
+    EXPECT_EQ(y.download(stream), std::vector<float>(100, 4));
+  }
+  EXPECT_EQ(graphs.report().refused, 2);
+  EXPECT_EQ(graphs.report().refusal, "not yet");
+}
+
+#ifndef ENCORE_CUDA
+// Launches fail until it ends.
+struct FailingLaunches {
+  explicit FailingLaunches(int count) { device::virtual_gpu::set_failing_launches(count); }
+  ~FailingLaunches() { device::virtual_gpu::set_failing_launches(0); }
+};
+
+TEST_F(RegionGraphsTest, WhereAFirstLaunchFailsTheRunIsEager) {
+  DeviceArray<float> x(10, 0), y(10, 0);
+  run(x, y);
+  {
+    const FailingLaunches failing(1);
+    run(x, y);
+  }
+  EXPECT_EQ(graphs.report().graphs, 0u);
+  EXPECT_EQ(graphs.report().refused, 1);
+  EXPECT_THAT(graphs.report().refusal, testing::HasSubstr("launches of graphs are to fail"));
+  for (int i = 0; i < 40; ++i) run(x, y);
+  EXPECT_EQ(graphs.report().captures, 2);
+  EXPECT_GE(graphs.report().replays, 20);
+}
+
+TEST_F(RegionGraphsTest, WhereALaterLaunchOrACopyFailsTheRunIsEager) {
+  DeviceArray<float> x(10, 0), y(10, 0), other_x(10, 0), other_y(10, 0);
+  for (int i = 0; i < 4; ++i) i % 2 ? run(other_x, other_y) : run(x, y);
+  EXPECT_EQ(graphs.report().replays, 2);
+  const int64_t copied = graphs.report().staged;
+  {
+    const FailingLaunches failing(1);  // a kernel that is set, since tensors are elsewhere
+    run(x, y);
+  }
+  EXPECT_EQ(graphs.report().graphs, 0u);
+  EXPECT_EQ(graphs.report().replays, 2);
+  EXPECT_EQ(graphs.report().staged, copied);
+  EXPECT_EQ(graphs.report().refused, 1);
+  run(x, y);
+}
+
+TEST_F(RegionGraphsTest, WhereTheDeviceIsLostTheRunFails) {
+  DeviceArray<float> x(10, 0), y(10, 0);
+  for (int i = 0; i < 3; ++i) run(x, y);
+  const int devices = device::count(), runs = op.runs;
+  {
+    const FailingLaunches failing(1);
+    OneRun run(*arena, stream, x, y);
+    device::virtual_gpu::set_device_count(0);
+    EXPECT_THROW(graphs.run(run), Error);
+    device::virtual_gpu::set_device_count(devices);
+  }
+  EXPECT_EQ(op.runs, runs);
+}
+#endif
 
 TEST_F(RegionGraphsTest, MemoryIsFlat) {
   for (int64_t count = 1; count <= 30; ++count)
@@ -325,11 +506,32 @@ struct Limited {
   std::shared_ptr<memory::Arena> arena;
   std::shared_ptr<GraphStore> store = std::make_shared<GraphStore>(0, arena, 32);
 };
-constexpr size_t kMib = size_t(1) << 20;
+
+TEST_F(RegionGraphsTest, WhereLargeTensorsCannotBeCopiedOtherGraphsStay) {
+  const Limited limited({.max_bytes = 24 * kMib});
+  RegionGraphs graphs({"another", 15, {"x"}, {"y"}, {}}, op, *limited.store),
+      small({"a small one", 3, {"x"}, {"y"}, {}}, op, *limited.store);
+  DeviceArray<float> x(100, 0), y(100, 0);
+  auto places = large_places(10);
+  const auto run = [&](RegionGraphs& graphs, DeviceArray<float>& x, DeviceArray<float>& y) {
+    OneRun run(*limited.arena, stream, x, y);
+    graphs.run(run);
+  };
+  for (int i = 0; i < 3; ++i) run(small, x, y);
+  void* const held = limited.arena->allocate(10 * kMib, stream);
+  for (size_t i = 0; i < 20; ++i) run(graphs, places[i % 10], places[(i + 1) % 10]);
+  EXPECT_EQ(graphs.report().captures, 0);
+  EXPECT_GT(graphs.report().crowded, 0);
+  EXPECT_THAT(graphs.report().refusal, testing::HasSubstr("no room (gpu_mem_limit)"));
+  EXPECT_EQ(small.report().graphs, 1u);
+  limited.arena->free(held);
+  run(graphs, places[0], places[1]);
+  EXPECT_EQ(graphs.report().captures, 1);
+}
 
 TEST_F(RegionGraphsTest, WhereMemoryRunsOutGraphsGiveItBack) {
   const Limited limited({.max_bytes = 4 * kMib});
-  RegionGraphs graphs({"another", 3, {}, {}}, op, *limited.store);
+  RegionGraphs graphs({"another", 3, {"x"}, {"y"}, {}}, op, *limited.store);
   DeviceArray<float> x(250000, 0), y(250000, 0);
   for (int i = 0; i < 3; ++i) {
     OneRun run(*limited.arena, stream, x, y);
@@ -350,7 +552,7 @@ TEST_F(RegionGraphsTest, WhereMemoryRunsOutGraphsGiveItBack) {
 TEST_F(RegionGraphsTest, WhatGraphsGiveBackHasNoneOfARunsBlocksBesideIt) {
   const Limited limited({.max_bytes = 8 * kMib, .grow_by_doubling = false});
   limited.arena->free(limited.arena->allocate(2 * kMib, stream));
-  RegionGraphs graphs({"another", 3, {}, {}}, op, *limited.store);
+  RegionGraphs graphs({"another", 3, {"x"}, {"y"}, {}}, op, *limited.store);
   DeviceArray<float> x(kMib / 8), y(kMib / 8);
   for (int i = 0; i < 3; ++i) {
     OneRun run(*limited.arena, stream, x, y);
@@ -367,7 +569,7 @@ TEST_F(RegionGraphsTest, ScratchThatIsNotToBeHadInOnePieceIsTakenInSeveral) {
   for (const size_t most_graphs : {0, 32}) {
     const Limited limited({.max_bytes = 8 * kMib, .first_chunk_bytes = 8 * kMib});
     GraphStore store(0, limited.arena, most_graphs);
-    RegionGraphs graphs({"another", 3, {}, {}}, op, store);
+    RegionGraphs graphs({"another", 3, {"x"}, {"y"}, {}}, op, store);
     std::vector<void*> blocks;
     for (int i = 0; i < 8; ++i) blocks.push_back(limited.arena->allocate(kMib, stream));
     for (int i : {0, 1, 2, 4, 5, 6, 7}) limited.arena->free(blocks[size_t(i)]);
@@ -385,7 +587,7 @@ TEST_F(RegionGraphsTest, OutputsAreNotMadeAheadWhereScratchIsAllThereIs) {
   for (const size_t limit : {7 * kMib, 14 * kMib}) {
     const Limited limited({.max_bytes = limit, .grow_by_doubling = false});
     const Repeat repeat;
-    RegionGraphs graphs({"another", 3, {}, {}}, repeat, *limited.store);
+    RegionGraphs graphs({"another", 3, {"x"}, {"y"}, {}}, repeat, *limited.store);
     DeviceArray<float> x(std::vector<float>(kMib / 4, 1));
     for (int i = 0; i < 6; ++i) {
       WholeRun run(*limited.arena, stream, x);

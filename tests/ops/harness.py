@@ -1,5 +1,6 @@
 """Runs one operator under stock onnxruntime: on the CPU EP for reference, then on Encore eagerly, captured, and
-replayed twice with new contents.
+replayed twice with new contents. With ENCORE_TEST_OPTIONS="regions=all auto_graph=1" automatic graphs do so, and
+tensors are elsewhere meanwhile.
 
     @pytest.mark.parametrize("case", [Case("Relu", [floats(3, 5)], dtype=t) for t in FLOATS], ids=str)
     def test_relu(case): check(case)
@@ -15,10 +16,12 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime as ort
+import onnxruntime_ep_encore
 from encore_session import (
     EAGER,
     HAS_GRAPHS,
     NVIDIA,
+    OPTIONS_OF_ALL,
     assert_all_on_encore,
     empty_on_device,
     functors,
@@ -33,6 +36,8 @@ from tolerance import tolerance
 
 # With new contents; the environment may do with fewer.
 REPLAYS = int(os.environ.get("ENCORE_TEST_REPLAYS", 2))
+AUTOMATIC = OPTIONS_OF_ALL.get("regions") == "all"
+AUTOMATIC_REPLAYS = 4  # without copies, twice with other places, and back
 FLOATS = ["float32", "float16", "bfloat16", "float64"]
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 
@@ -316,12 +321,43 @@ def bind_at(binding, name, array, address):
     binding._iobinding.bind_input(name, device, array.dtype, list(array.shape), address)
 
 
+class _Bound:
+    """What a case reads and writes, in device memory."""
+
+    def __init__(self, sess, case, model, wanted):
+        self.binding, self._inputs, self._outputs, self._padded = sess.io_binding(), {}, {}, []
+        for name, value in model.feeds.items():
+            if case.misaligned and value.size:
+                _bind_misaligned(self.binding, name, value, self._padded)
+            else:
+                self._inputs[name] = on_device(value)
+                self.binding.bind_ortvalue_input(name, self._inputs[name])
+        types = {o.name: _NUMPY[o.type] for o in sess.get_outputs()}
+        for name, w in zip(model.outputs, wanted):
+            self._outputs[name] = empty_on_device(w.shape, types[name])
+            self.binding.bind_ortvalue_output(name, self._outputs[name])
+        self._ones = {name: np.ones(w.shape, types[name]) for name, w in zip(model.outputs, wanted)}
+
+    def write(self, feeds):
+        for name, value in feeds.items():
+            self._inputs[name].update_inplace(value)
+
+    def blank(self):
+        for name, value in self._outputs.items():
+            if self._ones[name].size:
+                value.update_inplace(self._ones[name])
+
+    def results(self):
+        return [value.numpy() for value in self._outputs.values()]
+
+
 def check(case):
     model = _Model(case, case.dtype)
     reference = _Reference(case)
     wanted = reference(model.feeds)
     graphs = HAS_GRAPHS and case.capture
-    options = {"enable_cuda_graph": 1, "min_num_runs_before_cuda_graph_capture": 1} if graphs else {}
+    asked = graphs and not AUTOMATIC
+    options = {"enable_cuda_graph": 1, "min_num_runs_before_cuda_graph_capture": 1} if asked else {}
     if case.channels_last:
         options["prefer_nhwc"] = 1
     sess = session(model.model, **options, **case.options)
@@ -329,38 +365,32 @@ def check(case):
     if case.channels_last:
         assert has_channels_last(sess, case.op), "the layout was not changed"
 
-    binding, keep = sess.io_binding(), {}
-    for name, value in model.feeds.items():
-        if case.misaligned and value.size:
-            _bind_misaligned(binding, name, value, keep.setdefault("padded", []))
-        else:
-            keep[name] = on_device(value)
-            binding.bind_ortvalue_input(name, keep[name])
-    types = {o.name: o.type for o in sess.get_outputs()}
-    outputs = {}
-    for name, w in zip(model.outputs, wanted):
-        outputs[name] = empty_on_device(w.shape, _NUMPY[types[name]])
-        binding.bind_ortvalue_output(name, outputs[name])
-
-    def results():
-        return [outputs[n].numpy() for n in model.outputs]
-
-    sess.run_with_iobinding(binding, run_options(EAGER))
-    compare(case, results(), wanted, "eager")
+    bound = _Bound(sess, case, model, wanted)
+    sess.run_with_iobinding(bound.binding, run_options(EAGER))
+    compare(case, bound.results(), wanted, "eager")
     if not graphs:
         return
-    ones = {name: np.ones(w.shape, _NUMPY[types[name]]) for name, w in zip(model.outputs, wanted)}
-    for replay in range(1 + max(REPLAYS, len(case.replays))):
+    places = [bound, _Bound(sess, case, model, wanted)] if AUTOMATIC else [bound]
+    for replay in range(1 + max(AUTOMATIC_REPLAYS if AUTOMATIC else REPLAYS, len(case.replays))):
+        bound = places[replay // 2 % len(places)]
         if replay and not case.misaligned:
             feeds = _fresh(case, model.feeds, replay - 1)
-            for name, value in feeds.items():
-                keep[name].update_inplace(value)
+            bound.write(feeds)
             wanted = reference(feeds)
-        for name, value in outputs.items():
-            if ones[name].size:
-                value.update_inplace(ones[name])
-        sess.run_with_iobinding(binding)
-        compare(case, results(), wanted, f"replay {replay}" if replay else "captured")
+        bound.blank()
+        sess.run_with_iobinding(bound.binding)
+        compare(case, bound.results(), wanted, f"replay {replay}" if replay else "captured")
+    if AUTOMATIC:
+        _check_regions(sess, case)
+
+
+def _check_regions(sess, case):
+    """All is replayed, but what large tensors do elsewhere for once; misaligned ones want other scratch than copies."""
+    regions = onnxruntime_ep_encore.region_report(sess)
+    parts = {node["part"] for node in onnxruntime_ep_encore.placement_report(sess)} - {None}
+    assert {region["region"] for region in regions} == parts
+    for region in regions:
+        assert region["replays"] and (case.misaligned or region["eager"] == region["moved"]), region
 
 
 def kernels_of(case):

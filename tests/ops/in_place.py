@@ -46,6 +46,7 @@ def check_refused(case, shared, words):
     assert_all_on_encore(sess)
     wanted = dict(zip(model.outputs, sess.run(model.outputs, model.feeds, run_options(EAGER))))
     values = {name: on_device(value) for name, value in (model.feeds | wanted).items()}
+    sess = session(model.model)  # as a first run: an automatic graph may have copies of both
     binding = sess.io_binding()
     for name in model.feeds:
         binding.bind_ortvalue_input(name, values[name])

@@ -84,6 +84,7 @@ TEST(Options, BadValuesAreNamedWithWhatIsAllowed) {
                                                        {"tunable_op_max_tuning_duration_ms", "-1"},
                                                        {"enable_cuda_graph", "on"},
                                                        {"compile_elementwise", "later"},
+                                                       {"regions", "lone"},
                                                        {"graph_on_error", "Fail"},
                                                        {"gpu_mem_limit", "0"},
                                                        {"gpu_mem_limit", "1GB"},
@@ -125,6 +126,15 @@ TEST(Options, ProgramsAreCompiledBesideAtOnceOrNever) {
   using enum device::CompilerSettings::When;
   for (const auto& [value, when] : {std::pair("0", never), std::pair("1", in_background), std::pair("now", at_once)})
     EXPECT_EQ(parse_options(kName, {{"ep.cuda.compile_elementwise", value}}).compile_elementwise, when);
+}
+
+TEST(Options, RegionsAreOfSeveralNodesOrOfEach) {
+  for (const auto& [value, has, has_lone] :
+       {std::tuple("0", false, false), std::tuple("1", true, false), std::tuple("all", true, true)}) {
+    const Options options = parse_options(kName, {{"ep.cuda.regions", value}, {"ep.cuda.auto_graph", "0"}});
+    EXPECT_EQ(options.has_regions(), has) << value;
+    EXPECT_EQ(options.lone_regions, has_lone) << value;
+  }
 }
 
 TEST(LibrarySettings, FollowTheOptions) {

@@ -93,6 +93,7 @@ class Sketch {
     return graph_.nodes.back().fetched.push_back(number(value)), *this;
   }
   Sketch& hands_on(bool read_inside) { return graph_.hands_on_read_inside = read_inside, *this; }
+  Sketch& has_lone_parts() { return graph_.has_lone_parts = true, *this; }
   // The regions, and what each computes on the host.
   std::vector<std::set<std::string>> regions() const {
     const PlacementGraph graph = decided();
@@ -382,6 +383,8 @@ TEST(Regions, OneNodeIsNone) {
   s.input("x").node("A", {"x"}, {"a"}, true, false).node("Unknown", {"a"}, {"u"}, false, false);
   s.node("B", {"u"}, {"y"}, true, false);
   EXPECT_EQ(s.regions(), Regions{});
+  s.has_lone_parts();
+  EXPECT_EQ(s.regions(), (Regions{{"A"}, {"B"}}));
 }
 
 TEST(Regions, OfVeryManyTheSmallestAreNone) {

@@ -32,6 +32,7 @@ TEST(Report, TellsOfRegions) {
                                                           .grown = 13,
                                                           .lengths = {{"total", {256, 512}}},
                                                           .changing = {"mask[1]", "x[0]"},
+                                                          .in_captures = 14,
                                                           .moved = 7,
                                                           .crowded = 10,
                                                           .refused = 11,
@@ -39,7 +40,7 @@ TEST(Report, TellsOfRegions) {
             "[{\"region\": \"a\", \"nodes\": 8, \"keys\": 1, \"graphs\": 2, \"scratch_bytes\": 9, \"captures\": 3, "
             "\"replays\": 4, \"staged\": 5, \"first_runs\": 6, \"padded\": 12, \"grown\": 13, \"lengths\": {\"total\": "
             "[256, 512]}, "
-            "\"changing\": [\"mask[1]\", \"x[0]\"], \"eager\": 28, \"moved\": 7, \"crowded\": 10, "
+            "\"changing\": [\"mask[1]\", \"x[0]\"], \"in_captures\": 14, \"eager\": 28, \"moved\": 7, \"crowded\": 10, "
             "\"refused\": 11, \"refusal\": \"why\"}]\n");
 }
 

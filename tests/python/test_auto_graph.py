@@ -8,7 +8,15 @@ import numpy as np
 import onnxruntime as ort
 import onnxruntime_ep_encore
 import pytest
-from encore_session import ARRANGEMENTS, Bound, arranged, in_threads, make_session, make_stream, needs_graphs
+from encore_session import (
+    ARRANGEMENTS,
+    Bound,
+    arranged,
+    in_threads,
+    make_session,
+    make_stream,
+    needs_graphs,
+)
 from onnx import TensorProto, helper, numpy_helper
 
 pytestmark = pytest.mark.core
@@ -117,7 +125,8 @@ def test_a_pointer_to_host_memory_is_found_between_replays(session, expected, wr
         equal(y.numpy(), expected(some(4, seed)))
         with pytest.raises(Exception, match=f"0 \\('{wrong}'\\) was bound as device memory, but its address"):
             bound_as(session, 4, {**pointers, wrong: on_host.ctypes.data})
-    assert report(session)["replays"] >= 4
+    told = report(session)
+    assert told["replays"] >= 4 and told["refused"] >= 5 and "was bound as device memory" in told["refusal"], told
 
 
 def test_fresh_buffers_each_time(session, expected):
@@ -130,6 +139,23 @@ def test_fresh_buffers_each_time(session, expected):
         equal(run.outputs["y"].numpy(), expected(some(4, seed)))
     told = report(session)
     assert told["captures"] <= 2 and told["replays"] >= 5 and told["staged"] > 0, told
+
+
+@pytest.mark.parametrize(("places", "captures"), [(3, 3), (10, 1)])
+def test_large_tensors_that_move(encore, make_model, places, captures):
+    """Few places have graphs of their own; of many, tensors are copied."""
+    nodes = [
+        helper.make_node("Neg", ["x"], ["n"], "negate"),
+        helper.make_node("Relu", ["n"], ["r"], "positive"),
+        helper.make_node("Add", ["r", "x"], ["y"], "add"),
+    ]
+    session = automatic(make_model(nodes, {"x": ["n"]}, {"y": ["n"]}))
+    x = np.resize(some(100).reshape(-1), 5 << 18)  # 5 MiB
+    runs = [Bound(session, {"x": x + i}, {"y": (x.shape, FLOAT)}) for i in range(places)]
+    for i in [*range(places), *range(places), *range(places)]:
+        equal(runs[i].run()["y"], np.maximum(x + i, 0))
+    told = report(session)
+    assert told["captures"] == captures and told["replays"] >= places, told
 
 
 def test_outputs_that_onnxruntime_allocates(session, expected):
@@ -190,6 +216,25 @@ def test_threads_that_come_and_go_replay_what_those_before_captured(session, exp
     for seed, y in enumerate(wanted):
         assert not in_threads(1, lambda _, seed=seed, y=y: equal(session.run(None, {"x": some(4, seed)})[0], y))
     assert report(session)["replays"] >= 8
+
+
+@pytest.mark.parametrize("threads", [9, 32])
+def test_threads_that_take_turns(session, expected, threads):
+    """As those of a pool do that is asked for one run at a time."""
+    rounds = 5
+    wanted = [expected(some(4, seed)) for seed in range(rounds)]
+    turns = [threading.Semaphore(0) for _ in range(threads)]
+
+    def work(thread):
+        for seed in range(rounds):
+            assert turns[thread].acquire(timeout=60)
+            try:
+                equal(session.run(None, {"x": some(4, seed)})[0], wanted[seed])
+            finally:
+                turns[(thread + 1) % threads].release()
+
+    assert not in_threads(threads, work, meanwhile=turns[0].release)
+    assert report(session)["replays"] >= threads * (rounds - 3), report(session)
 
 
 def test_runs_that_nobody_waits_for(session, expected):
@@ -431,6 +476,16 @@ def test_why_runs_are_eager(encore, model):
             session.run(None, {"x": some(rows)})
     told = report(session)
     assert told["crowded"] >= 4 and told["eager"] == told["crowded"] + told["moved"] + told["refused"], told
+    assert "auto_graph_limit" in told["refusal"], told
+
+
+def test_the_tensor_that_moved_is_told(encore, model):
+    session = automatic(model)
+    rows = (5 << 20) // (4 * WIDTH)
+    runs = [Bound(session, {"x": some(rows)}, {"y": ((rows, WIDTH), FLOAT)}) for _ in range(2)]
+    for run in runs:
+        run.run()
+    assert report(session)["refusal"] == "'x', of 5242880 bytes, is at a place that no graph has"
 
 
 def test_what_is_outside_is_told(encore, make_model):
@@ -458,6 +513,15 @@ def test_what_is_outside_is_told(encore, make_model):
     )
     assert "alone" in told["If node 'choice', body 'Abss'", "Abs node 'inner Abs'"], told
     assert len(told) == 4
+
+
+@pytest.mark.parametrize(("regions", "replays"), [("1", []), ("all", [3])])
+def test_a_node_alone(encore, make_model, regions, replays):
+    nodes = [helper.make_node("Neg", ["x"], ["y"], "negate")]
+    session = make_session(make_model(nodes, {"x": ["n"]}, {"y": ["n"]}), regions=regions, auto_graph=1)
+    for i in range(5):
+        equal(session.run(None, {"x": np.array([i, 2], FLOAT)})[0], -np.array([i, 2], FLOAT))
+    assert [region["replays"] for region in onnxruntime_ep_encore.region_report(session)] == replays
 
 
 def sized_by_data(i, x):

@@ -18,6 +18,9 @@ void set_delay_us(int64_t most);
 // Whether devices are gone, as CUDA's are for what a process destroys late.
 void set_gone(bool gone);
 
+// So many calls from now on fail that launch a graph, or set a kernel of one.
+void set_failing_launches(int count);
+
 // What an application does that waits for the whole device (cudaDeviceSynchronize). While anybody captures there it
 // fails and ends the captures, whoever calls and whatever their modes.
 void synchronize_device(int device);
@@ -29,6 +32,7 @@ void listen_to_ranges(Listener listener);
 void check_not_gone();  // throws device::Gone
 size_t memory_bytes();
 bool has_conditionals();
+void check_launches();  // throws while they are to fail
 // Sleeps as the delay asks; called before every task.
 void delay();
 

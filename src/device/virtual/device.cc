@@ -44,6 +44,7 @@ struct Settings {
   std::atomic<int64_t> devices{from_environment(kDevices, 1)};
   std::atomic<int64_t> memory_bytes{from_environment(kMemoryBytes, int64_t(4) << 30)};
   std::atomic<int64_t> delay_us{from_environment(kDelayUs, 0)};
+  std::atomic<int> failing_launches{0};
   std::atomic<bool> gone{false};
   const int capability = int(std::min<int64_t>(from_environment(kArchitecture, 90), 1000)) * 10;
   const bool has_conditionals = from_environment(kConditionals, 1) != 0;
@@ -96,11 +97,18 @@ int most_in_cluster() { return architecture().has_clusters ? kMostInCluster : 1;
 void set_device_count(int count) { settings().devices = count; }
 void set_memory_bytes(size_t bytes) { settings().memory_bytes = int64_t(bytes); }
 void set_delay_us(int64_t most) { settings().delay_us = most; }
+void set_failing_launches(int count) { settings().failing_launches = count; }
 void set_gone(bool gone) { settings().gone = gone; }
 
 void check_not_gone() {
   if (settings().gone.load(std::memory_order_relaxed)) [[unlikely]]
     throw Gone(Code::device_failed, "the virtual GPU is gone");
+}
+
+void check_launches() {
+  std::atomic<int>& failing = settings().failing_launches;
+  for (int left = failing; left > 0;)
+    if (failing.compare_exchange_weak(left, left - 1)) fail(Code::device_failed, "launches of graphs are to fail");
 }
 
 size_t memory_bytes() {

@@ -12,6 +12,7 @@
 #include "device/label.h"
 #include "device/virtual/address_space.h"
 #include "device/virtual/capture.h"
+#include "device/virtual/control.h"
 #include "device/virtual/queue.h"
 #include "device/virtual/stream_state.h"
 
@@ -206,6 +207,7 @@ void GraphExec::State::launch(StreamRef ref) {
 
 void GraphExec::launch(StreamRef stream) const {
   if (!state_) fail(Code::internal, "there is no graph to launch");
+  check_launches();
   if (state_->exchanges.are_awaited()) return state_->exchanges.launch(*this, [&] { state_->launch(stream); });
   state_->launch(stream);
 }
@@ -222,6 +224,7 @@ void virtual_gpu::set_node(const GraphExec& exec, KernelNode node, Work work) {
   const auto& nodes = state.program->nodes;
   if (node.id < 0 || size_t(node.id) >= nodes.size() || nodes[size_t(node.id)].kind != NodeKind::kernel)
     fail(Code::internal, "the graph has no such kernel");
+  check_launches();
   std::lock_guard lock(state.mutex);
   auto changed = state.changed ? std::make_shared<Changed>(*state.changed) : std::make_shared<Changed>();
   (*changed)[int(node.id)] = std::move(work);

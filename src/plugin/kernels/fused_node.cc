@@ -112,8 +112,9 @@ std::vector<fuse::Padding> paddings_of(FusedGraph& graph, const GraphNodeInfo& f
 // Those that the application pads are padded.
 automatic::Region region_of(FusedGraph& graph, const GraphNodeInfo& fused, const std::vector<const OrtNode*>& nodes,
                             const Options& options) {
-  automatic::Region region{span_of(nodes), nodes.size(), {}, {}};
+  automatic::Region region{span_of(nodes), nodes.size(), {}, {}, {}};
   for (int i = 0; i < fused.input_count(); ++i) region.inputs.push_back(fused.input_value(i));
+  for (int i = 0; i < fused.output_count(); ++i) region.outputs.push_back(fused.output_value(i));
   if (options.lengthens) region.growing = graph.growing_dims(fused);
   std::erase_if(region.growing, [&](const ops::GrowingDim& dim) { return options.pad.contains(dim.name); });
   return region;
@@ -141,7 +142,7 @@ void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused,
                                    : graph.plan(info, ep.known_dims(), watch);
     const std::vector<const OrtNode*> nodes = nodes_of(graphs[i]);
     auto made = std::make_unique<FusedNode>(ep, info, std::move(plan), span_of(nodes), std::move(paddings));
-    if (ep.store() && (nodes.size() > 1 || !bodies_of(nodes[0]).empty()))
+    if (ep.store() && (nodes.size() > 1 || ep.options().lone_regions || !bodies_of(nodes[0]).empty()))
       made->region->add_graphs(region_of(graph, info, nodes, ep.options()), *ep.store());
     ep.add_region(info.name(), {made->region, made->region, nodes.size()});
     made->load();

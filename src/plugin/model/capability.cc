@@ -116,7 +116,8 @@ class Examination {
     for (size_t n = 0; n < nodes_.size(); ++n) see_as_a_part(n);
     placement_.is_alone = !is_body_ && claim.control_flow.empty();
     placement_.hands_on_read_inside = ort().minor >= kReadInsideHost;
-    if (parts == Parts::regions) {
+    placement_.has_lone_parts = parts == Parts::all_regions;
+    if (parts != Parts::whole) {
       for (Claim::Declined& node : claim.control_flow) see_bodies(node);
       let_data_decide(placement_, on_cpu);
       std::map<size_t, int> lost;

@@ -37,8 +37,9 @@ struct Claim {
 // What is claimed as one node.
 enum class Parts {
   none,
-  whole,    // the graph, if onnxruntime would have to copy between host and device, and it can be one
-  regions,  // the largest ones that can be
+  whole,        // the graph, if onnxruntime would have to copy between host and device, and it can be one
+  regions,      // the largest ones that can be
+  all_regions,  // and nodes that have nothing beside them
 };
 
 // With `compiled` nodes with bodies may belong to parts.

@@ -100,7 +100,12 @@ bool lacks_on_host(const PlacementGraph& graph, const Links& links, const Placem
   return false;
 }
 
-// Whether the node can be a region of its own, and reads large constants that others have, or may have.
+// Whether the node can be a region of its own.
+bool can_be_alone(const PlacementGraph& graph, const Links& links, const PlacementNode& node) {
+  return node.claimable && !lacks_on_host(graph, links, node) && !std::ranges::count(node.host_outputs, true);
+}
+
+// Whether it reads large constants that others have, or may have.
 bool shares_constants(const PlacementGraph& graph, const Links& links, int n, const std::vector<int>& region_of) {
   const PlacementNode& node = graph.nodes[size_t(n)];
   const auto is_shared = [&](size_t value) {
@@ -108,9 +113,7 @@ bool shares_constants(const PlacementGraph& graph, const Links& links, int n, co
              return region_of[size_t(use.node)] >= 0;
            }));
   };
-  const bool shares =
-      std::ranges::any_of(node.inputs, [&](int value) { return value >= 0 && is_shared(size_t(value)); });
-  return shares && !lacks_on_host(graph, links, node) && node.claimable && !std::ranges::count(node.host_outputs, true);
+  return std::ranges::any_of(node.inputs, [&](int value) { return value >= 0 && is_shared(size_t(value)); });
 }
 
 // What the graph computes on the host with numbers from graphs around, if these have them there, and what this needs.
@@ -349,7 +352,9 @@ std::vector<int> regions(const PlacementGraph& given, const std::vector<bool>& o
     const PlacementNode& node = graph.nodes[n];
     const bool is_by_data = node.outside && !lacks_on_host(graph, links, node);
     if (region_of[n] >= 0 || !node.may_join || on_cpu[n]) continue;
-    if (!is_by_data && !shares_constants(graph, links, int(n), region_of)) continue;
+    const bool is_alone =
+        can_be_alone(graph, links, node) && (graph.has_lone_parts || shares_constants(graph, links, int(n), region_of));
+    if (!is_by_data && !is_alone) continue;
     region_of[n] = count;
     if (lost_inside(graph, n, region_of) < 0)
       ++count;

@@ -36,6 +36,7 @@ struct PlacementGraph {
   std::vector<bool> wanted_on_host;   // by value: whoever runs the graph reads it there (a loop's condition)
   std::vector<bool> large_constants;  // by value
   bool is_alone = true;               // the model has no graph but this one
+  bool has_lone_parts = false;        // each node that can be one is a part
   // A node that is made of several has what is read inside of these; else only where one of them reads it, too.
   bool hands_on_read_inside = true;
 };

@@ -48,6 +48,13 @@ bool flag_or_safe(std::string_view text, std::optional<bool>& into) {
   return into || text == "safe";
 }
 
+bool regions(std::string_view text, Options& into) {
+  const std::optional<bool> wanted = flag(text);
+  into.regions = wanted.value_or(true);
+  into.lone_regions = text == "all";
+  return wanted || into.lone_regions;
+}
+
 bool compile_when(std::string_view text, device::CompilerSettings::When& into) {
   using enum device::CompilerSettings::When;
   const std::optional<bool> wanted = flag(text);
@@ -272,12 +279,14 @@ constexpr OptionRow kRows[] = {
      "do, with results equal to the bit; what is compiled takes its place. With `now` a capture waits, with 0 all is "
      "interpreted, as where there is no NVRTC. `tuning_cache` keeps what was compiled.",
      [](std::string_view value, Options& o) { return compile_when(value, o.compile_elementwise); }},
-    {"regions", false, "1", kFlag,
+    {"regions", false, "1", "0, 1 or all",
      "Make one node of all that Encore can run together; the host has less to do for it. Such a region ends at nodes "
      "of "
      "other providers, at sizes that depend on data and, without graphs, at control flow about which data decides. "
-     "There are no regions without `fuse_nodes`, nor with `optimized_model_filepath`.",
-     [](std::string_view value, Options& o) { return take(flag(value), o.regions); }},
+     "There are no regions without `fuse_nodes`, nor with `optimized_model_filepath`. With `all` a node that has "
+     "nothing "
+     "beside it is one, too, which gains nothing but that `auto_graph` can be tried with it.",
+     regions},
     {"prefer_nhwc", true, "0", kFlag,
      "Ask onnxruntime to put the channels last in convolutions, pools and batch normalisation, which suits tensor "
      "cores.",

@@ -59,7 +59,7 @@ struct Options {
   bool fuse_nodes = true;
   bool fuse_elementwise = true;
   device::CompilerSettings::When compile_elementwise = device::CompilerSettings::When::in_background;
-  bool regions = true;
+  bool regions = true, lone_regions = false;
   bool has_regions() const { return fuse_nodes && (regions || auto_graph.value_or(false)); }
   int sdpa_kernel = 0;
   bool strict_skip_layer_norm = false;

@@ -253,7 +253,8 @@ void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
 
 Parts Ep::parts() const {
   if (!options_.fuse_nodes) return Parts::none;
-  return options_.has_regions() ? Parts::regions : graphs_ ? Parts::whole : Parts::none;
+  if (options_.has_regions()) return options_.lone_regions ? Parts::all_regions : Parts::regions;
+  return graphs_ ? Parts::whole : Parts::none;
 }
 
 // Graphs are what lets the device decide; an eager run would have the host wait for it.

@@ -70,8 +70,8 @@ std::string as_json(const std::vector<automatic::RegionReport>& reports) {
                  ", \"captures\": ", r.captures, ", \"replays\": ", r.replays, ", \"staged\": ", r.staged,
                  ", \"first_runs\": ", r.first_runs, ", \"padded\": ", r.padded, ", \"grown\": ", r.grown,
                  ", \"lengths\": ", as_json(r.lengths), ", \"changing\": ", as_json(r.changing),
-                 ", \"eager\": ", r.eager(), ", \"moved\": ", r.moved, ", \"crowded\": ", r.crowded,
-                 ", \"refused\": ", r.refused, ", \"refusal\": ", quoted(r.refusal), "}");
+                 ", \"in_captures\": ", r.in_captures, ", \"eager\": ", r.eager(), ", \"moved\": ", r.moved,
+                 ", \"crowded\": ", r.crowded, ", \"refused\": ", r.refused, ", \"refusal\": ", quoted(r.refusal), "}");
   return json + "]\n";
 }
 

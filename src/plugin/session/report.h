@@ -19,8 +19,8 @@ namespace encore::plugin {
 std::string as_json(const std::vector<graph::Report>& reports);
 
 // A JSON list of {"region", "nodes", "keys", "graphs", "scratch_bytes", "captures", "replays", "staged", "first_runs",
-// "padded", "grown", "lengths": {dimension: [...]}, "changing": ["input[axis]", ...], "eager", "moved", "crowded",
-// "refused", "refusal"}.
+// "padded", "grown", "lengths": {dimension: [...]}, "changing": ["input[axis]", ...], "in_captures", "eager", "moved",
+// "crowded", "refused", "refusal"}.
 std::string as_json(const std::vector<automatic::RegionReport>& reports);
 
 // Where a node is: on Encore or not, by itself or, if `part` names it, in a region or group.
