@@ -3,11 +3,7 @@
 namespace encore::fuse::tests {
 namespace {
 
-std::string joined(const std::string& text) {
-  Plan plan = plan_from(text);
-  run(kConvolutions, plan);
-  return text_of(plan);
-}
+std::string joined(const std::string& text) { return after("convolutions", text); }
 
 constexpr const char* kBlock = R"(in x: f16[n, 8, 8, 16]
 in r: f16[n, 8, 8, 16]
