@@ -9,6 +9,7 @@ void pack_heads(Match& match, int attention) {
       match.node(attention).op_type() != "GroupQueryAttention")
     return;
   std::vector<int> inputs = match.step(attention).inputs;
+  if (inputs[1] < 0 || inputs[2] < 0) return;  // side by side already
   const int split = match.maker(inputs[0], "Split");
   if (split < 0 || match.step(split).outputs.size() != 3) return;
   int64_t widths[3];

@@ -42,5 +42,9 @@ TEST(PackedHeads, StaysOtherwise) {
   stays("k: f16[b, n, 16]", "k: f16[b, n, 24]");
 }
 
+TEST(PackedHeads, ThatWereSplitOffSomethingElseStay) {
+  expect_stays("packed_heads", replaced(kSplit, "(q, k, v,", "(q, _, _,"), "k: f16[b, n, 16], v", "_, v");
+}
+
 }  // namespace
 }  // namespace encore::fuse::tests
