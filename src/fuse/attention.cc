@@ -49,9 +49,9 @@ class Search {
       if (match_.rank(v) != *axes || match_.value(v).type != type) return std::nullopt;
     if (core->mask >= 0 &&
         (match_.value(core->mask).type != type || match_.rank(core->mask).value_or(*axes + 1) > *axes))
-      return std::nullopt;
+      return leave("its mask has another type, or its dimensions are not known");
     if (*axes == 5 && (!are_windows(q, k, core->v, core->product_y) || !suits_windows(core->mask, q)))
-      return std::nullopt;
+      return leave("its five dimensions are not of windows of known sizes, with masks for images or windows");
     auto made = joined(
         *core, {q, k, core->v},
         {links_.above(q, Links::Factors::taken), links_.above(k, Links::Factors::taken), links_.above(core->v)}, *axes);

@@ -183,7 +183,8 @@ void end_convolution(Match& match, int conv) {
   if (!ops::kHalves.has(match.value(value).type)) return;
   std::optional<Ending> end = ending_behind(match, value);
   if (!end) return;
-  if (!is_depthwise(match, conv) && !is_pointwise(match, conv) && !is_librarys(*end)) return;
+  if (!is_depthwise(match, conv) && !is_pointwise(match, conv) && !is_librarys(*end))
+    return match.note(conv, "only depthwise and pointwise ones end with this activation");
   std::vector<int> inputs = match.step(conv).inputs;
   inputs.resize(4, -1);
   Step made{with_ending(match, conv, -1, end), std::move(inputs), ended_outputs(match, conv, *end)};

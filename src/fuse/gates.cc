@@ -59,6 +59,13 @@ bool are_alike(const Match& match, int x, size_t readings_of_x, int y) {
   return columns % ops::kGateColumns == 0 && columns == columns_of(match, b) && can_join(match, a, b);
 }
 
+// Whether products by constants make both of the same rows.
+bool are_of_the_same_rows(const Match& match, int x, int y) {
+  const int left = match.maker(x), right = match.maker(y);
+  return left >= 0 && right >= 0 && left != right && columns_of(match, match.step(left)) > 0 &&
+         columns_of(match, match.step(right)) > 0 && match.step(left).inputs[0] == match.step(right).inputs[0];
+}
+
 // Whether a program of elementwise steps reads both where they lie, and nothing has to cut them apart.
 bool are_parts_in_place(const Match& match, int x, int y) {
   const auto is_part = [&](int v) { return part_of(match, v) && is_read_in_place(match, v); };
@@ -132,9 +139,14 @@ void join_gate(Match& match, int first) {
         gated_product(match, with_columns(match, halves->product, alternating(*halves), outputs[0], is_gated)));
     steps.push_back(halves->product);
     steps.insert(steps.end(), halves->cuts.begin(), halves->cuts.end());
-  } else if (steps.size() > 1 && !are_parts_in_place(match, x, y)) {
-    made.push_back(match.plan().step({kFusions, "Gate"}, name, {x, y}, outputs));
-    made.back().make = ops::make_gate;
+  } else {
+    if (are_of_the_same_rows(match, x, y))
+      match.note(match.maker(x),
+                 "its columns are not alike those of the other product, or others read it or its weights");
+    if (steps.size() > 1 && !are_parts_in_place(match, x, y)) {
+      made.push_back(match.plan().step({kFusions, "Gate"}, name, {x, y}, outputs));
+      made.back().make = ops::make_gate;
+    }
   }
   if (!made.empty()) match.replace(std::move(steps), std::move(made));
 }

@@ -46,7 +46,7 @@ void fold_layer_scale(Match& match, int product) {
   for (double& number : numbers) number = std::ldexp(number, exponent);
   auto scaled = scaled_columns(*weights.constant, numbers);
   auto scaled_bias = own_finite_numbers(weights.type, ops::Shape{std::ssize(biases)}, biases);
-  if (!scaled || !scaled_bias) return;
+  if (!scaled || !scaled_bias) return match.note(product, "its weights or bias would lose too much in their type");
   const std::string name = node.name() + " and " + match.node(scale).name();
   std::vector<int> inputs{step.inputs[0], match.add_constant(weights.name, std::move(scaled))};
   if (bias) inputs.push_back(match.add_constant(name + "'s bias", std::move(scaled_bias)));

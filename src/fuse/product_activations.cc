@@ -46,13 +46,14 @@ void join_product_activation(Match& match, int product) {
   const bool has_bias = !end && (end = biased_gelu_of(match, v));
   if (!end) return;
   const Step& last = match.step(end->steps.back());
-  if (is_for_elementwise(match, last.outputs[0])) return;
+  if (is_for_elementwise(match, last.outputs[0]))
+    return match.note(product, "an elementwise step behind takes the activation along");
   std::vector<int> inputs = step.inputs;
   if (const int bias = has_bias ? last.inputs[1] : -1; bias >= 0) {
     const bool is_taken = inputs.size() > kBias || match.is(product, "Gemm");
     if (last.inputs[0] != v || is_taken || !match.value(bias).is_constant ||
         match.value(bias).type != match.value(v).type)
-      return;
+      return match.note(product, "what the activation adds is no constant, or the product has a bias");
     inputs.push_back(bias);
   }
   Operator ended = operator_of(*step.node);

@@ -90,13 +90,15 @@ void join_product_norm(Match& match, int product) {
     return;
   if (norm->gamma < 0) return;
   const Type type = match.value(v).type, of_norm = match.value(norm->gamma).type;
-  if (!ops::can_normalize({type, of_norm, type})) return;
   const auto is_row = [&](int row, Type of) {
     return row < 0 || (match.value(row).type == of && is_constant_row(match, row, columns, 1));
   };
-  if (!is_row(norm->gamma, of_norm) || !is_row(norm->beta, of_norm) || !is_row(norm->added, type)) return;
+  if (!ops::can_normalize({type, of_norm, type}) || !is_row(norm->gamma, of_norm) || !is_row(norm->beta, of_norm) ||
+      !is_row(norm->added, type))
+    return match.note(product, "what the norm multiplies or adds is no constant row of its type");
   const int bias = step.inputs.size() > 2 ? step.inputs[2] : -1;
-  if (bias >= 0 && (norm->added >= 0 || !is_constant_row(match, bias, columns, rows->size()))) return;
+  if (bias >= 0 && (norm->added >= 0 || !is_constant_row(match, bias, columns, rows->size())))
+    return match.note(product, "its bias is no constant row, or the norm adds one, too");
   steps.push_back(s);
   ops::Attributes attributes{{ops::kCentred, int64_t(norm->centred)}, {"epsilon", norm->epsilon}};
   if (const float alpha = node.get_float("alpha", 1); alpha != 1) attributes["alpha"] = alpha;

@@ -51,6 +51,9 @@ void join_product_sum(Match& match, int product) {
     });
   };
   const int sum = match.only_reader(v, "Add"), residual = residual_of(match, sum, v);
+  const int other = sum < 0 ? v : match.other(sum, v);
+  if (residual < 0 && other != v && !match.value(other).is_constant)
+    return match.note(product, "the terms of the sum may have different shapes");
   if (residual < 0 || is_elementwise_for(match, residual) || !std::ranges::all_of(shapes, is_for_views)) return;
   std::vector<int> inputs = step.inputs;
   inputs.resize(kBias + 1, -1);

@@ -67,6 +67,16 @@ std::vector<int> products_of(const Match& match, const Readers& readers, const s
   return products;
 }
 
+// None of them can be one with another: that is said of a product that has the same rows as an earlier one.
+void note_apart(Match& match, const Readers& readers) {
+  for (size_t first = 0; first + 1 < kInputs; ++first)
+    for (size_t i = first + 1; i < kInputs; ++i) {
+      const int product = product_of(match, readers[first]), other = product_of(match, readers[i]);
+      if (product >= 0 && other >= 0 && match.step(product).inputs[0] == match.step(other).inputs[0])
+        return match.note(other, "its weights are not alike those of the other products, or others read them");
+    }
+}
+
 // A value with the columns of all.
 int add_joined(Match& match, const std::vector<int>& products) {
   Value made = match.value(match.step(products.front()).outputs[0]);
@@ -88,7 +98,7 @@ Step changed(const Match& match, int s, ops::Attributes attributes, std::vector<
 void join_viewed(Match& match, int attention) {
   const Readers readers = readers_of(match, attention);
   const std::vector<size_t> inputs = alike(match, readers);
-  if (inputs.empty()) return;
+  if (inputs.empty()) return note_apart(match, readers);
   const std::vector<int> products = products_of(match, readers, inputs);
   const int joined = add_joined(match, products);
   const int64_t all = match.value(joined).dims->back();
@@ -119,6 +129,7 @@ void join_viewed(Match& match, int attention) {
 void join_packed(Match& match, int attention) {
   const Readers readers{Reader{attention, 0, ""}, Reader{attention, 1, ""}, Reader{attention, 2, ""}};
   const std::vector<size_t> inputs = alike(match, readers);
+  if (inputs.empty()) note_apart(match, readers);
   if (inputs.size() != kInputs) return;
   std::vector<int> replaced = products_of(match, readers, inputs);
   std::vector<int> read = match.step(attention).inputs;

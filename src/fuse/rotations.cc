@@ -242,11 +242,11 @@ void join_rotation(Match& match, int sum) {
   if (!served(rotated->y) || match.rank(rotated->x) != kRank || match.rank(rotated->y) != kRank ||
       (rotated->is_turned_narrow && match.value(rotated->x).type != match.value(rotated->y).type) || size < 1 ||
       size > ops::kLargestRotatedHead || match.value(rotated->y).dims->back() < size)
-    return;
+    return match.note(sum, "there are no kernels for heads of this type, size and number of dimensions");
   for (const int table : {rotated->cos, rotated->sin})
     if (const auto& of = match.value(table).dims;
         !of || of->empty() || of->size() > kRank || of->back() != size || !served(table))
-      return;
+      return match.note(sum, "cosines or sines are not of the size of heads");
   if (!rotated->is_part) take_rows_ahead(match, *rotated);
   const int y = rotated->y;
   const Dims dims = *match.value(y).dims;

@@ -183,7 +183,7 @@ void join_squeeze_excite(Match& match, int mean) {
   Way way{{}, x};
   way.go(match, mean);
   const auto squeeze = go_through_product(match, way, channels);
-  if (!squeeze || squeeze->columns > ops::kMostSqueezed) return;
+  if (!squeeze) return;
   const auto excite = go_through_product(match, way, squeeze->columns);
   if (!excite || excite->columns != channels) return;
   way.pass_shapes(match);
@@ -193,6 +193,7 @@ void join_squeeze_excite(Match& match, int mean) {
       gate->size() != dims.size() || gate->back() != channels ||
       !are_ones(std::span(*gate).subspan(1, gate->size() - 2)))
     return;
+  if (squeeze->columns > ops::kMostSqueezed) return match.note(mean, "channels are squeezed to more than kernels take");
   way.go(match, scaled);
   const NormRows norm = go_through_norm(match, way, channels);
   Activated end;

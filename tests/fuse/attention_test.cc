@@ -266,8 +266,27 @@ out y
   for (const char* mask : {"3, 49, 49", "1, 1, 49, 49", "1, 4, 1, 49, 49", "n, 4, 1, 49, 49"})
     EXPECT_NE(after("attention", masked(mask)).find("encore.Attention"), std::string::npos) << mask;
   // Of the first two dimensions alone, which are a batch together.
-  for (const char* mask : {"4, 1, 49, 49", "n, 1, 1, 49, 49"})
-    EXPECT_EQ(after("attention", masked(mask)), text_of(plan_from(masked(mask)))) << mask;
+  for (const char* mask : {"4, 1, 49, 49", "n, 1, 1, 49, 49"}) {
+    const std::string other = masked(mask);
+    EXPECT_EQ(after("attention", other), text_of(plan_from(other))) << mask;
+    EXPECT_EQ(
+        notes_of("attention", replaced(other, "= Softmax(t) {axis = -1}", "= Softmax(t) {axis = -1}  # \"attend\"")),
+        Notes{"Softmax node 'attend' does not become an attention: its five dimensions are not of windows of known "
+              "sizes, with masks for images or windows"});
+  }
+}
+
+TEST(Attention, SaysWhyItStays) {
+  const std::string spelled = replaced(kSpelled, "{axis = -1}", "{axis = -1}  # \"attend\"");
+  EXPECT_EQ(
+      notes_of("attention", replaced(spelled, "in mask: f16[b, 1, 1, m]", "in mask: f16")),
+      Notes{"Softmax node 'attend' does not become an attention: its mask has another type, or its dimensions are "
+            "not known"});
+  EXPECT_EQ(
+      notes_of("attention", replaced(spelled, "vh: f16[b, 4, m, 16]", "vh: f16[b, 4, m, 12]")),
+      Notes{"Softmax node 'attend' does not become an attention: there are no fast kernels for heads of this size"});
+  EXPECT_EQ(notes_of("attention", kSpelled), Notes{});
+  EXPECT_EQ(notes_of("attention", replaced(kSpelled, "out y", "out y\nout p")), Notes{});
 }
 
 }  // namespace

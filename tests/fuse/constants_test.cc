@@ -156,5 +156,31 @@ TEST(Constants, AreMovedUnlessOthersReadThem) {
             "Expand");
 }
 
+// By then masks that are added one after the other are added together.
+TEST(ConstantMasks, OfSeveralAreOne) {
+  constexpr const char* kTwo = R"(in q: f16[n, 2, 8]
+in k: f16[n, 8, 2]
+const slopes: f16[2, 2] = [0, -1, -1, 0]
+const causal: f16[2, 2] = [0, -100, 0, 0]
+s: f16[n, 2, 2] = MatMul(q, k)
+near: f16[n, 2, 2] = Add(s, slopes)
+m: f16[n, 2, 2] = Add(near, causal)
+p: f16[n, 2, 2] = Softmax(m) {axis = -1}
+out p
+)";
+  const std::string joined = after("joined_masks", kTwo);
+  EXPECT_EQ(after("constant_masks", joined, computed), R"(in q: f16[n, 2, 8]
+in k: f16[n, 8, 2]
+const "causal and slopes": f16[2, 2] = [0.0, -101.0, -1.0, 0.0]
+s: f16[n, 2, 2] = MatMul(q, k)
+m: f16[n, 2, 2] = Add(s, "causal and slopes")
+p: f16[n, 2, 2] = Softmax(m) {axis = -1}
+out p
+)");
+  const std::string other =
+      replaced(joined, "const causal: f16[2, 2] = [0.0, -100.0, 0.0, 0.0]", "in causal: f16[2, 2]");
+  EXPECT_EQ(after("constant_masks", other, computed), text_of(plan_from(other)));
+}
+
 }  // namespace
 }  // namespace encore::fuse::tests

@@ -3,11 +3,7 @@
 namespace encore::fuse::tests {
 namespace {
 
-std::string joined(const std::string& text) {
-  Plan plan = plan_from(text);
-  run(kConvolutions, plan);
-  return text_of(plan);
-}
+std::string joined(const std::string& text) { return after("convolutions", text); }
 
 constexpr const char* kBlock = R"(in x: f16[n, 8, 8, 16]
 in r: f16[n, 8, 8, 16]
@@ -154,6 +150,11 @@ out y
   stays("Gelu(t)", "HardSwish(t)");
   stays("Gelu(t)", "com.microsoft.QuickGelu(t) {alpha = 2.0}");
   stays("c: f16[n, 4", "c: f32[n, 4");
+  const auto why = [](const char* by) { return notes_of("convolution_activations", replaced(kDense, "Gelu(t)", by)); };
+  EXPECT_EQ(why("HardSwish(t)"), Notes{"Conv node 'conv' does not become a convolution and its activation: only "
+                                       "depthwise and pointwise ones end with this activation"});
+  EXPECT_EQ(why("Gelu(t)"), Notes{});
+  EXPECT_EQ(why("Exp(t)"), Notes{});
 }
 
 }  // namespace

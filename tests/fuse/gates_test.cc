@@ -207,5 +207,17 @@ TEST(Gates, QuantizedProductsAreAlike) {
   EXPECT_NE(made.find("encore.Gate(x, up)"), made.npos) << made;
 }
 
+TEST(Gates, SayWhyProductsStay) {
+  const Notes why{
+      "MatMul node 'left' does not become a gate: its columns are not alike those of the other product, or others read "
+      "it or its weights"};
+  EXPECT_EQ(notes_of("gates", replaced(kProducts, "out y", "out y\nout up")), why);
+  EXPECT_EQ(notes_of("gates", replaced(kProducts, "MatMul(rows, wy)", "MatMul(rows, wx)")), why);
+  for (const char* text : {kProducts, kGate, kParts}) EXPECT_EQ(notes_of("gates", text), Notes{}) << text;
+  EXPECT_EQ(notes_of("gates", replaced(replaced(kProducts, "in rows", "in other: f16[n, 4]\nin rows"),
+                                       "MatMul(rows, wy)", "MatMul(other, wy)")),
+            Notes{});
+}
+
 }  // namespace
 }  // namespace encore::fuse::tests

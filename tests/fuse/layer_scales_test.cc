@@ -62,5 +62,15 @@ TEST(LayerScales, StayOtherwise) {
   stays("y: f32", "elsewhere y: f32");
 }
 
+TEST(LayerScales, SayWhyTheyStay) {
+  EXPECT_EQ(
+      notes_of("layer_scales", replaced(in_type("f16"), "[0.5, 0.25]", "[512.0, 6e-7]")),
+      Notes{"MatMul node 'product' does not become a product and its scale: its weights or bias would lose too much "
+            "in their type"});
+  EXPECT_EQ(notes_of("layer_scales", kBlock), Notes{});
+  EXPECT_EQ(notes_of("layer_scales", replaced(kBlock, "const gamma: f32[2] = [0.5, 0.25]", "in gamma: f32[2]")),
+            Notes{});
+}
+
 }  // namespace
 }  // namespace encore::fuse::tests

@@ -42,5 +42,21 @@ TEST(PackedHeads, StaysOtherwise) {
   stays("k: f16[b, n, 16]", "k: f16[b, n, 24]");
 }
 
+TEST(PackedHeads, ThatWereSplitOffSomethingElseStay) {
+  expect_stays("packed_heads", replaced(kSplit, "(q, k, v,", "(q, _, _,"), "k: f16[b, n, 16], v", "_, v");
+}
+
+TEST(PackedHeads, SayWhyTheyStay) {
+  EXPECT_EQ(notes_of("packed_heads", replaced(kSplit, "out y", "out y\nout k")),
+            Notes{"GroupQueryAttention node 'attend' does not become attention of packed heads: what is split is in "
+                  "another order, or others read it, too"});
+  EXPECT_EQ(
+      notes_of("packed_heads", replaced(kSplit, "num_heads = 2", "num_heads = 4")),
+      Notes{"GroupQueryAttention node 'attend' does not become attention of packed heads: what is split is no heads "
+            "of one size"});
+  EXPECT_EQ(notes_of("packed_heads", kSplit), Notes{});
+  EXPECT_EQ(notes_of("packed_heads", replaced(kSplit, "(q, k, v,", "(q, _, _,")), Notes{});
+}
+
 }  // namespace
 }  // namespace encore::fuse::tests

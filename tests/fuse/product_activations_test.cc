@@ -99,5 +99,17 @@ TEST(ProductActivations, NotOfFloats) {
   EXPECT_EQ(after("product_activations", floats), text_of(plan_from(floats)));
 }
 
+TEST(ProductActivations, SayWhyTheyStay) {
+  EXPECT_EQ(
+      notes_of("product_activations", replaced(kProduct, "out y", "z: f16[n, s, 8] = Neg(y)\nout z")),
+      Notes{"MatMul node 'product' does not become a product and its activation: an elementwise step behind takes "
+            "the activation along"});
+  EXPECT_EQ(notes_of("product_activations", replaced(kProduct, kGelu, "com.microsoft.BiasGelu(p, b)")),
+            Notes{"MatMul node 'product' does not become a product and its activation: what the activation adds is no "
+                  "constant, or the product has a bias"});
+  EXPECT_EQ(notes_of("product_activations", kProduct), Notes{});
+  EXPECT_EQ(notes_of("product_activations", replaced(kProduct, kGelu, "Erf(p)")), Notes{});
+}
+
 }  // namespace
 }  // namespace encore::fuse::tests

@@ -116,5 +116,20 @@ TEST(ProductNorms, StayOtherwise) {
   stays("y: f16", "elsewhere y: f16");
 }
 
+TEST(ProductNorms, SayWhyTheyStay) {
+  EXPECT_EQ(
+      notes_of(kPass, replaced(kProduct, "const g", "in g")),
+      Notes{"MatMul node 'product' does not become a product and its norm: what the norm multiplies or adds is no "
+            "constant row of its type"});
+  const Notes of_bias{
+      "MatMul node 'product' does not become a product and its norm: its bias is no constant row, or the norm adds "
+      "one, "
+      "too"};
+  EXPECT_EQ(notes_of(kPass, replaced(kProduct, "const b", "in b")), of_bias);
+  EXPECT_EQ(notes_of(kPass, replaced(kProduct, kNorm, "com.microsoft.SkipLayerNormalization(p, r, g, o, b)")), of_bias);
+  EXPECT_EQ(notes_of(kPass, kProduct), Notes{});
+  EXPECT_EQ(notes_of(kPass, replaced(kProduct, "out y", "out y\nout p")), Notes{});
+}
+
 }  // namespace
 }  // namespace encore::fuse::tests

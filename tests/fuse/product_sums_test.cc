@@ -117,5 +117,15 @@ TEST(ProductSums, StayWhereAnElementwiseStepTakesTheSum) {
   EXPECT_EQ(text_of(plan), before);
 }
 
+TEST(ProductSums, SayWhyTheyStay) {
+  EXPECT_EQ(
+      notes_of("product_sums", replaced(kProduct, "in r: f16[n, s, 8]", "in r: f16[n, 1, 8]")),
+      Notes{"MatMul node 'product' does not become a product and its sum: the terms of the sum may have different "
+            "shapes"});
+  EXPECT_EQ(notes_of("product_sums", kProduct), Notes{});
+  EXPECT_EQ(notes_of("product_sums", replaced(kProduct, "in r", "const r")), Notes{});
+  EXPECT_EQ(notes_of("product_sums", replaced(kProduct, "Add(r, p)", "Add(p, p)")), Notes{});
+}
+
 }  // namespace
 }  // namespace encore::fuse::tests

@@ -162,5 +162,14 @@ TEST(Projections, GroupQueryAttentionTakesThemPacked) {
   EXPECT_NE(biased.find("f16[b, n, 64] = com.microsoft.MatMulNBits(x, wq, sq, _, _, b)"), biased.npos) << biased;
 }
 
+TEST(Projections, SayWhyNoneIsOneWithAnother) {
+  const std::string crossed =
+      replaced(replaced(kEncoder, "in x", "in z: f16[b, n, 2]\nin x"), "MatMul(x, wq, bq)", "MatMul(z, wq, bq)");
+  EXPECT_EQ(plan_joined(crossed).notes, Notes{});
+  EXPECT_EQ(plan_joined(replaced(crossed, "out y", "t: f16[b, n, 8] = MatMul(z, wk)\nout y\nout t")).notes,
+            Notes{"MatMul node 'values' does not become one product: its weights are not alike those of the other "
+                  "products, or others read them"});
+}
+
 }  // namespace
 }  // namespace encore::fuse::tests

@@ -69,5 +69,12 @@ TEST(Residuals, StaysOtherwise) {
   stays("y: f16", "elsewhere y: f16");
 }
 
+TEST(Residuals, SayWhyTheyStay) {
+  EXPECT_EQ(notes_of("residuals", replaced(kBlock, "in b: f16[n, s, 8]", "in b: f16[n, 1, 8]")),
+            Notes{"LayerNormalization node 'norm' does not become a sum and its norm: the terms of the sum may have "
+                  "different shapes"});
+  EXPECT_EQ(notes_of("residuals", replaced(kBlock, "in b", "const b")), Notes{});
+}
+
 }  // namespace
 }  // namespace encore::fuse::tests

@@ -4,20 +4,29 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "fuse/passes.h"
 #include "fuse/plan_text.h"
 
 namespace encore::fuse::tests {
 
-inline std::string after(std::string_view pass, const std::string& text, const Compute& compute = {}) {
+inline Plan plan_after(std::string_view pass, const std::string& text, const Compute& compute = {}) {
   Plan plan = plan_from(text);
   plan.compute = compute;
   const auto found = std::ranges::find(passes(), pass, &Pass::name);
   EXPECT_NE(found, passes().end()) << "there is no pass '" << pass << "'";
   if (found != passes().end()) run(*found, plan);
-  return text_of(plan);
+  return plan;
 }
+
+inline std::string after(std::string_view pass, const std::string& text, const Compute& compute = {}) {
+  return text_of(plan_after(pass, text, compute));
+}
+
+// Why the pass left what it nearly joined.
+using Notes = std::vector<std::string>;
+inline Notes notes_of(std::string_view pass, const std::string& text) { return plan_after(pass, text).notes; }
 
 inline std::string replaced(std::string text, const std::string& part, const std::string& by) {
   const size_t at = text.find(part);

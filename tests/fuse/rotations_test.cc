@@ -298,5 +298,16 @@ TEST(Rotations, StayOtherwise) {
   stays("in sin: f16[1, 1, n, 16]", "in sin: f16");
 }
 
+TEST(Rotations, SayWhyTheyStay) {
+  EXPECT_EQ(
+      notes_of("rotations", replaced(kSpelled, "y: f16", "y: f64")),
+      Notes{"Add node 'rotated' does not become a rotation: there are no kernels for heads of this type, size and "
+            "number of dimensions"});
+  EXPECT_EQ(notes_of("rotations", replaced(kSpelled, "in cos: f16[1, 1, n, 16]", "in cos: f16[1, 1, n, 1]")),
+            Notes{"Add node 'rotated' does not become a rotation: cosines or sines are not of the size of heads"});
+  EXPECT_EQ(notes_of("rotations", kSpelled), Notes{});
+  EXPECT_EQ(notes_of("rotations", replaced(kSpelled, "Add(plain, by_sin)", "Sub(plain, by_sin)")), Notes{});
+}
+
 }  // namespace
 }  // namespace encore::fuse::tests

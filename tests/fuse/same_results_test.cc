@@ -134,6 +134,23 @@ TEST(Identities, AreNoSlicesOfAPart) {
   stays("out y", "out y\nout a");
 }
 
+constexpr const char* kPadded = R"(in x: f16[n, 4]
+const pads: i64[4] = [0, 0, 0, 0]
+a: f16[n, 4] = Pad(x, pads)
+y: f16[n, 4] = Relu(a)
+out y
+)";
+
+TEST(Identities, ArePadsByNothing) {
+  EXPECT_EQ(after("identities", kPadded), "in x: f16[n, 4]\ny: f16[n, 4] = Relu(x)\nout y\n");
+  const std::string early = replaced(kPadded, "Pad(x, pads)", "Pad@2(x) {pads = [0, 0, 0, 0]}");
+  EXPECT_NE(after("identities", early).find("Relu(x)"), early.npos);
+  expect_stays("identities", early, "0, 0, 0, 0]}", "0, 0, 0, 1]}");
+  expect_stays("identities", kPadded, "[0, 0, 0, 0]", "[0, 0, 0, -1]");
+  expect_stays("identities", kPadded, "const pads: i64[4] = [0, 0, 0, 0]", "in pads: i64[4]");
+  expect_stays("identities", kPadded, "out y", "out y\nout a");
+}
+
 constexpr const char* kSameSize = R"(in x: f16[n, 6, 4]
 const sizes: i64[2] = [4, 6]
 const ones: f32[3] = [1.0, 1.0, 1.0]
@@ -183,6 +200,12 @@ TEST(Same, OtherwiseNot) {
 TEST(Unread, IsLeftOut) {
   EXPECT_EQ(after("unread", "in x\na = Relu(x)\nhost b = Shape(a)\nc, _ = Split(x, b)\ny = Exp(x)\nout y\n"),
             "in x\ny = Exp(x)\nout y\n");
+}
+
+TEST(Unread, OthersStay) {
+  constexpr const char* kRead = "in x\na, b = Split(x)\ny = Exp(a)\nout y\nout b\n";
+  EXPECT_EQ(after("unread", kRead), kRead);
+  EXPECT_EQ(after("unread", replaced(kRead, "out b\n", "")), "in x\na, _ = Split(x)\ny = Exp(a)\nout y\n");
 }
 
 }  // namespace

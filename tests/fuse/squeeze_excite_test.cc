@@ -136,5 +136,24 @@ TEST(SqueezeExcite, OfRowsStaysOtherwise) {
   stays("out y", "out y\nout a");
 }
 
+TEST(SqueezeExcite, SaysWhyItStays) {
+  const auto of_squeezed = [](const std::string& count) {
+    const int64_t numbers = 3 * std::stoll(count);
+    std::string weights = "1.0";
+    for (int64_t i = 1; i < numbers; ++i) weights += ", 1.0";
+    std::string text = replaced(kConvolutions, "w: f16[2, 3, 1, 1] = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]",
+                                "w: f16[" + count + ", 3, 1, 1] = [" + weights + "]");
+    text = replaced(text, "v: f16[3, 2, 1, 1] = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]",
+                    "v: f16[3, " + count + ", 1, 1] = [" + weights + "]");
+    return replaced(replaced(text, "const b: f16[2] = [0.5, 0.25]\n", ""), "FusedConv(p, w, b)", "FusedConv(p, w)");
+  };
+  EXPECT_EQ(
+      notes_of(kPass, of_squeezed("1025")),
+      Notes{"GlobalAveragePool node 'mean' does not become squeeze and excite: channels are squeezed to more than "
+            "kernels take"});
+  EXPECT_EQ(notes_of(kPass, of_squeezed("1024")), Notes{});
+  EXPECT_EQ(notes_of(kPass, replaced(of_squeezed("1025"), "Mul(g, x)", "Add(g, x)")), Notes{});
+}
+
 }  // namespace
 }  // namespace encore::fuse::tests
