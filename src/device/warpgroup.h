@@ -4,7 +4,7 @@
 // A block of Tile::kThreads threads, whose Shared has `Tile::Arrivals arrivals`, makes a tile of a product:
 //   begin<Tile>(b, factors, also)      asks for the first steps along the depth, and says b.wait(): what is constant is
 //                                      on its way before. Every thread calls also(thread, shared) then.
-//   multiply<Tile>(b, factors, sums)   the i-th of a thread's sums is that of row_of(thread, i), column_of(thread, i)
+//   multiply<Tile>(b, factors, sums)   the thread's sums, the first of row_of(thread), column_of(thread)
 #pragma once
 #include <cstdint>
 
@@ -35,8 +35,10 @@ struct WarpgroupTile {
   struct Sums {
     float at[kSums];
   };
-  static BOTH_FN int row_of(int t, int i) { return t / 32 % 4 * 16 + t % 32 / 4 + i / 2 % 2 * 8; }
-  static BOTH_FN int column_of(int t, int i) { return t / 128 * kGroupColumns + i / 4 * 8 + t % 4 * 2 + i % 2; }
+  // A thread's first sum is here. The i-th is i / 2 % 2 * kApart rows and i / 4 * kApart + i % 2 columns further.
+  static constexpr int kApart = 8;
+  static BOTH_FN int row_of(int t) { return t / 32 % 4 * 16 + t % 32 / 4; }
+  static BOTH_FN int column_of(int t) { return t / 128 * kGroupColumns + t % 4 * 2; }
 };
 
 // The tile begins at a row of a and a column of b, the part along the depth at a value. It has so many steps.

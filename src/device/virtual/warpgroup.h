@@ -67,8 +67,8 @@ void multiply(Block<Shared>& block, const TileFactors& f, PerThread<typename Til
     block.threads([&](int t, Shared&) {
       if (t >= Tile::kMultiplying) return;
       for (int i = 0; i < Tile::kSums; ++i) {
-        const float* const row = a.data() + Tile::row_of(t, i) * Tile::kDepth;
-        const float* const column = b.data() + Tile::column_of(t, i) * Tile::kDepth;
+        const float* const row = a.data() + (Tile::row_of(t) + i / 2 % 2 * Tile::kApart) * Tile::kDepth;
+        const float* const column = b.data() + (Tile::column_of(t) + i / 4 * Tile::kApart + i % 2) * Tile::kDepth;
         float sum = 0;
         for (int k = 0; k < Tile::kDepth; ++k) sum += row[k] * column[k];
         sums[t].at[i] += sum;

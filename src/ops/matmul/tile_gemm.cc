@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <iterator>
 
 #include "device/tensor_map.h"
+#include "ops/matmul/warpgroup_gemm.h"
 
 namespace encore::ops {
 namespace {
@@ -12,21 +14,41 @@ namespace {
 using device::Gemm;
 
 // Microseconds on an H200, as bench/tile_gemm.cc measures them. A step takes as long as its reads are on their way, and
-// longer the more blocks read beside it; warpgroups' first ones have half of theirs before the block begins.
+// longer the more blocks read beside it.
 struct ShapeCost {
   int most_of_each;                  // blocks that a multiprocessor has room for
   double fixed, join;                // of all; each time that parts double
   double step, step_of_each, slide;  // a step's alone, for each block, and if windows slide
-  double late_step_of_each = 0;      // of those behind the first ones, in addition
-  double curve = 0;                  // an activation's that would be another kernel
 };
-constexpr ShapeCost kCosts[kTileShapes] = {
-    {3, 2.50, 0.29, 0.19, 0.19, 0.10},          {3, 1.90, 0.37, 0.16, 0.13, 0.06},
-    {2, 1.86, 0.41, 0.27, 0.18, 0.10},          {3, 1.67, 0.40, 0.21, 0.20, 0.10},
-    {1, 2.25, 0.55, 0.105, 0.05, 0, 0.07, 0.5}, {1, 2.95, 0.70, 0.18, 0.03, 0, 0.08, 0.7}};
+constexpr ShapeCost kCosts[] = {{3, 2.50, 0.29, 0.19, 0.19, 0.10}, {3, 1.90, 0.37, 0.16, 0.13, 0.06},
+                                {2, 1.86, 0.41, 0.27, 0.18, 0.10}, {3, 1.67, 0.40, 0.21, 0.20, 0.10},
+                                {1, 2.25, 0.55, 0.115, 0.05},      {1, 2.95, 0.70, 0.16, 0.05}};
 constexpr ShapeCost kCostsOfFloats[] = {kCosts[0], kCosts[1], kCosts[2], {3, 1.86, 0.34, 0.23, 0.13, 0.075}};
+static_assert(std::size(kCosts) == kTileShapes && std::size(kCostsOfFloats) == int(kFirstOfWarpgroups));
+
+// Of warpgroups, whose weights of the first steps are there before a block begins. Later steps take at least as long as
+// what all blocks read.
+struct WarpgroupCost {
+  double late_step, late_step_of_each, curve;
+};
+constexpr WarpgroupCost kWarpgroupCosts[] = {{0.175, 0.30, 0.65}, {0.27, 0.42, 0.60}};
 constexpr int kFirstSteps = 8;
+
+double us_by_tiles(const ShapeCost& cost, const WarpgroupCost* warpgroup, double steps, double of_each, bool slides,
+                   bool is_apart) {
+  const double first = warpgroup ? std::min<double>(steps, kFirstSteps) : steps;
+  double us = cost.fixed + first * (cost.step + (slides ? cost.slide : 0) + cost.step_of_each * of_each);
+  if (warpgroup) {
+    us += (steps - first) * std::max(warpgroup->late_step, warpgroup->late_step_of_each * of_each);
+    if (is_apart) us += warpgroup->curve;
+  }
+  return us;
+}
+
 constexpr double kLargeClusters = 0.85;  // what these find room for of all multiprocessors
+// Of warpgroups' blocks, of which a multiprocessor has one.
+constexpr double kLargeWarpgroupClusters = 0.8;
+constexpr int kLargeWarpgroupCluster = 4;
 
 // cuBLASLt's best, of constant weights. Of floats it splits great depths.
 double us_by_library(const Gemm& g) {
@@ -51,10 +73,10 @@ bool fits(const Gemm& g, const ProductData& data) {
   return true;
 }
 
-bool is_apart(const Activation& activation) {
-  return activation.kind != Activation::Kind::none && activation.kind != Activation::Kind::relu;
-}
-// What a library needs in addition: an activation is another kernel.
+using Kind = Activation::Kind;
+
+// Whether a library needs another kernel behind its own, and what that takes.
+bool is_apart(const Activation& activation) { return activation.kind != Kind::none && activation.kind != Kind::relu; }
 double us_apart(const Activation& activation, int64_t values) {
   return is_apart(activation) ? 1.45 + 0.75e-6 * double(values) : 0;
 }
@@ -90,23 +112,25 @@ TileGemmWay tile_gemm_way(const Gemm& g, const ProductData& data, const Activati
 
 TileGemmWay tiles_faster_than(double library_us, const TileProblem& p, const Activation& activation,
                               const TileRoom& room) {
-  const bool apart = is_apart(activation);
   const int64_t depth_bytes = p.depth * int64_t(device::size_bytes(p.type));
-  if (!apart && room.most_parts <= 1) return {};
+  if (!is_apart(activation) && room.most_parts <= 1) return {};
   TileGemmWay fastest;
   double least = library_us + us_apart(activation, p.rows * p.columns);
-  const int shapes = tile_shapes(p.type, room.warpgroups && !p.slides);
+  const int shapes = tile_shapes(p.type, room.warpgroups && !p.slides && is_near_for_warpgroups(activation));
   for (int shape = 0; shape < shapes; ++shape) {
     const TileSize& size = kTileSizes[shape];
-    const ShapeCost& cost = (p.type == Type::f32 ? kCostsOfFloats : kCosts)[shape];
+    const ShapeCost& cost = p.type == Type::f32 ? kCostsOfFloats[shape] : kCosts[shape];
+    const int warpgroups = shape - int(kFirstOfWarpgroups);
+    const WarpgroupCost* const warpgroup = warpgroups >= 0 ? &kWarpgroupCosts[warpgroups] : nullptr;
     const int64_t tiles = divide_up(p.rows, size.rows) * divide_up(p.columns, size.columns);
     for (int parts = 1, doubled = 0; parts <= room.most_parts; parts *= 2, ++doubled) {
       const double of_each = double(tiles * parts) / room.multiprocessors;
-      if (of_each > cost.most_of_each * (parts == kMostTileParts ? kLargeClusters : 1)) break;
+      const double there = warpgroup ? (parts >= kLargeWarpgroupCluster ? kLargeWarpgroupClusters : 1)
+                                     : (parts == kMostTileParts ? kLargeClusters : 1);
+      if (of_each > cost.most_of_each * there) break;
       const auto steps = double(divide_up(divide_up(depth_bytes, size.depth_bytes), parts));
-      const double step = cost.step + (p.slides ? cost.slide : 0) + cost.step_of_each * of_each;
-      const double late = std::max(steps - kFirstSteps, 0.) * cost.late_step_of_each * of_each;
-      const double us = cost.fixed + cost.join * doubled + steps * step + late + (apart ? cost.curve / parts : 0);
+      const double us =
+          us_by_tiles(cost, warpgroup, steps, of_each, p.slides, is_apart(activation)) + cost.join * doubled;
       if (us < least) least = us, fastest = {parts, TileShape(shape)};
     }
   }

@@ -4,6 +4,7 @@
 
 #include "device/error.h"
 #include "device/warpgroup.h"
+#include "device/words.h"
 #include "ops/dispatch.h"
 #include "ops/matmul/tile_product.h"
 
@@ -23,10 +24,15 @@ CALLED_FN float activated(const Activation& activation, float x) {
 template <class T, class F>
 DEVICE_FN void choose(const Activation& activation, F f) {
   using Kind = Activation::Kind;
+  const float slope = activation.kind == Kind::quick_gelu ? activation.alpha : 1;
   switch (activation.kind) {
     case Kind::none: return f([](float x) { return x; });
     case Kind::relu: return f([](float x) { return relu(x); });
+    case Kind::hard_swish: return f([](float x) { return hard_swish(x); });
+    case Kind::silu:
+    case Kind::quick_gelu: return f([slope](float x) { return rough_silu(x, slope); });
     case Kind::gelu: return f([](float x) { return GeluByErf().rough(x); });
+    case Kind::fast_gelu: return f([](float x) { return GeluByTanh().rough(x); });
     default: f([&](float x) { return activated<T>(activation, x); });
   }
 }
@@ -37,15 +43,17 @@ struct WarpgroupGemm {
   static constexpr int kRows = Tile::kRows, kColumns = Tile::kColumns, kThreads = Tile::kThreads;
   static constexpr int kMaxThreads = kThreads, kPitch = kColumns + 4;
   static constexpr int kPairs = Tile::kSums / 2, kWide = 8;  // neighbouring columns of a thread; of what is joined
+  template <int kCount>
+  using Words = device::WordsOf<T, kCount>;
   static constexpr int64_t kDynamicBytes = Tile::kDynamicBytes;
   static constexpr bool kBeginsEarly = true;
   struct Shared {
     alignas(16) float sums[kRows][kPitch];
     typename Tile::Arrivals arrivals;
   };
-  // What is added to a thread's sums: it comes while these are made.
+  // What is added to a thread's sums: it comes while these are made. Of pairs of columns, rows are neighbours here.
   struct Added {
-    Pack<T, 2> bias[kPairs], addend[kPairs];
+    Words<2> bias[kPairs / 2], addend[kPairs];
   };
 
   TileProduct<T> p;
@@ -65,10 +73,11 @@ struct WarpgroupGemm {
     block.threads([&](int t, Shared& s) {
       if (t >= Tile::kMultiplying) return;
       if (p.parts_log2 == 0) return store(added[t], sums[t], place, t);
-      UNROLL for (int i = 0; i < Tile::kSums; i += 2) {
-        auto& two = *reinterpret_cast<Pack<float, 2>*>(&s.sums[Tile::row_of(t, i)][Tile::column_of(t, i)]);
-        two = {sums[t].at[i], sums[t].at[i + 1]};
-      }
+      float* const first = &s.sums[Tile::row_of(t)][Tile::column_of(t)];
+      each_pair([&](int i, int row, int column) {
+        auto& two = *reinterpret_cast<Pack<float, 2>*>(first + row * kPitch + column);
+        two = {sums[t].at[2 * i], sums[t].at[2 * i + 1]};
+      });
     });
   }
 
@@ -83,19 +92,21 @@ struct WarpgroupGemm {
       NO_UNROLL for (int at = t; at < rows * kAcross; at += kThreads) {
         const int row = first + at / kAcross, column = at % kAcross * kWide;
         if (!is_there(place, row, column)) continue;
-        const auto addend = wide(p.beta != 0 ? p.addend + index(place, row, column) : nullptr);
-        const auto bias = wide(p.bias ? p.bias + place.column + column : nullptr);
+        const auto addend = words<kWide>(p.beta != 0, p.addend + index(place, row, column));
+        const auto bias = words<kWide>(p.bias != nullptr, p.bias + place.column + column);
         float values[kWide] = {};
-        UNROLL for (int part = 0; part < kMostTileParts; ++part) {
-          if (part >= parts) continue;
-          const auto& more = *reinterpret_cast<const Pack<float, kWide>*>(&cluster.shared(part).sums[row][column]);
-          UNROLL for (int i = 0; i < kWide; ++i) values[i] += more.at[i];
+        NO_UNROLL for (int part = 0; part < parts; ++part) {
+          const float* const theirs = &cluster.shared(part).sums[row][column];
+          UNROLL for (int i = 0; i < kWide; i += 4) {  // nvcc takes wider ones apart
+            const auto more = *reinterpret_cast<const Pack<float, 4>*>(theirs + i);
+            UNROLL for (int n = 0; n < 4; ++n) values[i + n] += more.at[n];
+          }
         }
-        UNROLL for (int i = 0; i < kWide; ++i) values[i] = finished(values[i], addend.at[i], bias.at[i]);
+        finish(values, addend, bias);
         Pack<T, kWide> out;
         choose<T>(p.activation,
                   [&](auto curve) { UNROLL for (int i = 0; i < kWide; ++i) out.at[i] = T(curve(values[i])); });
-        device::store_aligned(p.c + index(place, row, column), out);
+        device::store_whole(p.c + index(place, row, column), out);
       }
     });
   }
@@ -110,31 +121,42 @@ struct WarpgroupGemm {
   DEVICE_FN int64_t index(const TilePlace& place, int row, int column) const {
     return (place.row + row) * p.ldc + place.column + column;
   }
-  DEVICE_FN static Pack<T, kWide> wide(const T* from) {
-    return from ? device::load_aligned<kWide>(from) : Pack<T, kWide>{};
+  template <int kCount>
+  DEVICE_FN static Words<kCount> words(bool there, const T* from) {
+    return there ? device::load_words<kCount>(from) : Words<kCount>{};
   }
   // Before there is an activation, the sum is rounded.
-  DEVICE_FN float finished(float sum, T addend, T bias) const {
-    return float(T(p.alpha * sum + p.beta * float(addend) + float(bias)));
+  template <int kCount>
+  DEVICE_FN void finish(float (&sums)[kCount], const Words<kCount>& addend, const Words<kCount>& bias) const {
+    const auto more = device::pack_of<T>(addend), constant = device::pack_of<T>(bias);
+    UNROLL for (int i = 0; i < kCount; ++i) sums[i] =
+        float(T(p.alpha * sums[i] + p.beta * float(more.at[i]) + float(constant.at[i])));
+  }
+  // f(i, row, column) for the pairs of a thread's sums, counted from the first of them.
+  template <class F>
+  DEVICE_FN static void each_pair(F f) {
+    UNROLL for (int i = 0; i < kPairs; ++i) f(i, i % 2 * Tile::kApart, i / 2 * Tile::kApart);
   }
   DEVICE_FN void load(Added& added, const TilePlace& place, int t) const {
-    UNROLL for (int i = 0; i < kPairs; ++i) {
-      const int row = Tile::row_of(t, 2 * i), column = Tile::column_of(t, 2 * i);
-      const bool there = is_there(place, row, column);
-      added.addend[i] =
-          there && p.beta != 0 ? device::load_aligned<2>(p.addend + index(place, row, column)) : Pack<T, 2>{};
-      added.bias[i] = there && p.bias ? device::load_aligned<2>(p.bias + place.column + column) : Pack<T, 2>{};
-    }
+    const int row0 = Tile::row_of(t), column0 = Tile::column_of(t);
+    const T* const first[2] = {p.addend + index(place, row0, column0),
+                               p.addend + index(place, row0 + Tile::kApart, column0)};
+    const T* const bias = p.bias + place.column + column0;
+    each_pair([&](int i, int row, int column) {
+      added.addend[i] = words<2>(p.beta != 0 && is_there(place, row0 + row, column0 + column), first[i % 2] + column);
+      if (row == 0) added.bias[i / 2] = words<2>(p.bias && is_there(place, 0, column0 + column), bias + column);
+    });
   }
   DEVICE_FN void store(const Added& added, const typename Tile::Sums& sums, const TilePlace& place, int t) const {
+    const int row0 = Tile::row_of(t), column0 = Tile::column_of(t);
+    T* const first[2] = {p.c + index(place, row0, column0), p.c + index(place, row0 + Tile::kApart, column0)};
     choose<T>(p.activation, [&](auto curve) {
-      UNROLL for (int i = 0; i < kPairs; ++i) {
-        const int row = Tile::row_of(t, 2 * i), column = Tile::column_of(t, 2 * i);
-        Pack<T, 2> out;
-        UNROLL for (int n = 0; n < 2; ++n) out.at[n] =
-            T(curve(finished(sums.at[2 * i + n], added.addend[i].at[n], added.bias[i].at[n])));
-        if (is_there(place, row, column)) device::store_aligned(p.c + index(place, row, column), out);
-      }
+      each_pair([&](int i, int row, int column) {
+        float two[2] = {sums.at[2 * i], sums.at[2 * i + 1]};
+        finish(two, added.addend[i], added.bias[i / 2]);
+        if (is_there(place, row0 + row, column0 + column))
+          device::store_aligned(first[i % 2] + column, Pack<T, 2>{T(curve(two[0])), T(curve(two[1]))});
+      });
     });
   }
 };
