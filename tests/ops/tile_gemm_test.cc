@@ -263,7 +263,7 @@ TEST(TileGemm, TakesTilesWhereTheyAreFaster) {
   EXPECT_EQ(way(Kind::hard_swish, 49, 960, 160), (TileGemmWay{1, m16n32k128}));
   EXPECT_EQ(way(Kind::none, 49, 160, 672, true), (TileGemmWay{2, m16n32k128}));
   EXPECT_EQ(way(Kind::relu, 196, 1024, 256, true), (TileGemmWay{1, m64n64k64}));
-  EXPECT_EQ(way(Kind::relu, 49, 512, 2048), (TileGemmWay{4, m64n64k64}));
+  EXPECT_EQ(way(Kind::relu, 49, 512, 2048), (TileGemmWay{4, m16n64k128}));
   EXPECT_EQ(way(Kind::none, 16, 768, 3072), (TileGemmWay{8, m16n64k128}));
   EXPECT_EQ(way(Kind::none, 784, 576, 192), (TileGemmWay{1, m64n64k64}));
   EXPECT_EQ(way(Kind::gelu, 128, 3072, 768), (TileGemmWay{1, m64n64k64}));

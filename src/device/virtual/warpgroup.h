@@ -52,29 +52,34 @@ void begin(Block<Shared>& block, const TileFactors& f, F also) {
 
 template <class Tile, class Shared>
 void multiply(Block<Shared>& block, const TileFactors& f, PerThread<typename Tile::Sums, Tile::kThreads>& sums) {
-  constexpr int kA = Tile::kRows * Tile::kDepth, kB = Tile::kColumns * Tile::kDepth;
-  std::array<float, kA> a;
-  std::array<float, kB> b;
-  block.threads([&](int t, Shared&) { sums[t] = {}; });
+  constexpr int kRows = Tile::kRows, kColumns = Tile::kColumns, kDepth = Tile::kDepth;
+  std::array<float, kRows * kColumns> all{};
+  std::array<float, kDepth * kColumns> b;
   for (int step = 0; step < f.steps; ++step) {
     block.threads([&](int t, Shared& s) {
       if (t != Tile::kMultiplying) return;
       const virtual_gpu::Stage<Tile> stage(block, s, step % Tile::kStages);
-      for (int i = 0; i < kA; ++i) a[size_t(i)] = float(stage.a[i]);
-      for (int i = 0; i < kB; ++i) b[size_t(i)] = float(stage.b[i]);
+      for (int k = 0; k < kDepth; ++k)
+        for (int column = 0; column < kColumns; ++column)
+          b[size_t(k * kColumns + column)] = float(stage.b[column * kDepth + k]);
+      for (int row = 0; row < kRows; ++row)
+        for (int k = 0; k < kDepth; ++k) {
+          const float a = float(stage.a[row * kDepth + k]);
+          const float* const from = b.data() + k * kColumns;
+          float* const to = all.data() + row * kColumns;
+          for (int column = 0; column < kColumns; ++column) to[column] += a * from[column];
+        }
       if (const int next = step + Tile::kStages; next < f.steps) stage.load_b(f, next), stage.load_a(f, next);
     });
-    block.threads([&](int t, Shared&) {
-      if (t >= Tile::kMultiplying) return;
-      for (int i = 0; i < Tile::kSums; ++i) {
-        const float* const row = a.data() + (Tile::row_of(t) + i / 2 % 2 * Tile::kApart) * Tile::kDepth;
-        const float* const column = b.data() + (Tile::column_of(t) + i / 4 * Tile::kApart + i % 2) * Tile::kDepth;
-        float sum = 0;
-        for (int k = 0; k < Tile::kDepth; ++k) sum += row[k] * column[k];
-        sums[t].at[i] += sum;
-      }
-    });
   }
+  block.threads([&](int t, Shared&) {
+    if (t >= Tile::kMultiplying) return;
+    for (int i = 0; i < Tile::kSums; ++i) {
+      const int row = Tile::row_of(t) + i / 2 % 2 * Tile::kApart;
+      const int column = Tile::column_of(t) + i / 4 * Tile::kApart + i % 2;
+      sums[t].at[i] = all[size_t(row * kColumns + column)];
+    }
+  });
 }
 
 }  // namespace encore::device

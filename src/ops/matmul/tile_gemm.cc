@@ -22,7 +22,7 @@ struct ShapeCost {
 };
 constexpr ShapeCost kCosts[] = {{3, 2.50, 0.29, 0.19, 0.19, 0.10}, {3, 1.90, 0.37, 0.16, 0.13, 0.06},
                                 {2, 1.86, 0.41, 0.27, 0.18, 0.10}, {3, 1.67, 0.40, 0.21, 0.20, 0.10},
-                                {1, 2.25, 0.55, 0.115, 0.05},      {1, 2.95, 0.70, 0.16, 0.05}};
+                                {1, 1.80, 0.95, 0.18, 0.06},       {1, 2.60, 1.10, 0.21, 0.05}};
 constexpr ShapeCost kCostsOfFloats[] = {kCosts[0], kCosts[1], kCosts[2], {3, 1.86, 0.34, 0.23, 0.13, 0.075}};
 static_assert(std::size(kCosts) == kTileShapes && std::size(kCostsOfFloats) == int(kFirstOfWarpgroups));
 

@@ -67,11 +67,6 @@ struct AttendShort {
   struct Masked {
     uint16_t at[kTiles][4];
   };
-  struct OfKeys {
-    Keys keys;
-    Values values;
-    Masked masked;
-  };
   struct OfRows {
     float at[2];
   };
@@ -113,7 +108,8 @@ struct AttendShort {
         load(queries[lane], place, length, lane);
         clear(state[lane]);
       });
-      attend_all(warp, queries, state, place, begin + warp.index() * kKeys, end, warps * kKeys);
+      NO_UNROLL for (int key = begin + warp.index() * kKeys; key < end; key += warps * kKeys)
+          attend_keys(warp, queries, state, place, key, end);
       store_partial(warp, state, s, b.template dynamic<float>(s) + warp.index() * kRows * kAccRow);
     });
     b.threads([&](int t, Shared& s) {
@@ -146,27 +142,20 @@ struct AttendShort {
     }
   }
 
-  // A warp takes up every so many keys from `key` on. The next ones are on their way meanwhile, where a lane has room.
-  DEVICE_FN void attend_all(const Warp& warp, PerThread<Queries, 32>& queries, PerThread<State, 32>& state,
-                            const Place& place, int key, int end, int apart) const {
-    constexpr bool kAhead = kHead <= 64;
-    PerThread<OfKeys, 32> now, next;
-    const auto load_all = [&](PerThread<OfKeys, 32>& to, int from) {
-      warp.apart([&](int lane) { load(to[lane], queries[lane], place, from, end, lane); });
-    };
-    if (kAhead && key < end) load_all(now, key);
-    NO_UNROLL for (; key < end; key += apart) {
-      if (!kAhead) load_all(now, key);
-      if (kAhead && key + apart < end) load_all(next, key + apart);
-      attend_keys(warp, queries, state, now, key, end);
-      if (kAhead) warp.apart([&](int lane) { now[lane] = next[lane]; });
-    }
-  }
+  // A warp takes up the keys from `key` on. Zeros stand for those from `end` on.
   DEVICE_FN void attend_keys(const Warp& warp, PerThread<Queries, 32>& queries, PerThread<State, 32>& state,
-                             PerThread<OfKeys, 32>& of_keys, int key, int end) const {
+                             const Place& place, int key, int end) const {
+    PerThread<Keys, 32> keys;
+    PerThread<Values, 32> values;
     PerThread<Scores, 32> scores;
+    PerThread<Masked, 32> masked;
     PerThread<OfRows, 32> tile_max;
-    warp.apart([&](int lane) { scores[lane] = Scores{}; });
+    warp.apart([&](int lane) {
+      load(keys[lane], place, key, end, lane);
+      load(values[lane], place, key, end, lane);
+      scores[lane] = Scores{};
+      if (visible.mask) load_mask(masked[lane], queries[lane], key, end, lane);
+    });
     UNROLL for (int n = 0; n < kTiles; ++n) {
       UNROLL for (int c = 0; c < kChunks; ++c) {
         UNROLL for (int half = 0; half < 2; ++half)
@@ -175,12 +164,12 @@ struct AttendShort {
                                    const Queries& of = queries[lane];
                                    return device::fragment_a(of.at[0][c], of.at[1][c], half);
                                  },
-                                 [&](int lane) { return device::fragment_b(of_keys[lane].keys.at[n][c], half); });
+                                 [&](int lane) { return device::fragment_b(keys[lane].at[n][c], half); });
       }
     }
     warp.apart([&](int lane) {
       scale_and_cap(scores[lane]);
-      if (visible.mask) mask(scores[lane], of_keys[lane].masked);
+      if (visible.mask) mask(scores[lane], masked[lane]);
       mask_and_max(scores[lane], tile_max[lane], queries[lane], key, end, lane);
     });
     over_quads(warp, tile_max, [](float a, float c) { return max_score(a, c); });
@@ -190,15 +179,9 @@ struct AttendShort {
       UNROLL for (int n = 0; n < kSpans; ++n) {
         UNROLL for (int j = 0; j < kPart; ++j) warp.template mma<T>(
             [&](int lane) -> FragmentC& { return state[lane].acc[n][j]; }, [&](int lane) { return probs[lane][step]; },
-            [&](int lane) { return column_of(of_keys[lane].values.at[step], n, j); });
+            [&](int lane) { return column_of(values[lane].at[step], n, j); });
       }
     }
-  }
-  // Zeros stand for those from `end` on.
-  DEVICE_FN void load(OfKeys& to, const Queries& of, const Place& place, int key, int end, int lane) const {
-    load(to.keys, place, key, end, lane);
-    load(to.values, place, key, end, lane);
-    if (visible.mask) load_mask(to.masked, of, key, end, lane);
   }
   DEVICE_FN void load(Keys& to, const Place& place, int key, int end, int lane) const {
     UNROLL for (int n = 0; n < kTiles; ++n) {
