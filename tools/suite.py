@@ -139,6 +139,12 @@ def _all():
     which = "fus or whole or convolution or graph or control or memory or roles or sessions"
     apart = lambda *few: _pytest("-k", which, *few, where=["python"], ENCORE_TEST_OPTIONS="regions=0")
     stages.append(Stage("Python, without regions", apart, ("build virtual",), 3, lambda: apart("--few")))
+    # Nodes by themselves, too: recorded, captured, replayed, and with tensors elsewhere.
+    automatic = lambda many="--representative": _pytest(
+        many, where=["ops"], ENCORE_TEST_OPTIONS="regions=all auto_graph=1"
+    )
+    by_few = lambda: automatic("--few")
+    stages.append(Stage("operators, by automatic graphs", automatic, ("build virtual",), 3, by_few))
     for architecture, operators in OTHER_WAYS.items():
         where = [f"ops/test_{name}.py" for name in operators]
         other = lambda where=where, arch=architecture: _pytest(
