@@ -277,6 +277,7 @@ TEST_F(RegionGraphsTest, FewNodesDoNotCopyLargeTensors) {
     OneRun run(*arena, stream, places[i % 10], places[(i + 1) % 10]);
     graphs.run(run);
   }
+  stream.ref().synchronize();
   EXPECT_EQ(graphs.report().captures, 0);
   EXPECT_EQ(graphs.report().moved, 19);
   EXPECT_EQ(graphs.report().refusal, "'x', of 4194308 bytes, is at a place that no graph has");
@@ -527,6 +528,7 @@ TEST_F(RegionGraphsTest, WhereLargeTensorsCannotBeCopiedOtherGraphsStay) {
   limited.arena->free(held);
   run(graphs, places[0], places[1]);
   EXPECT_EQ(graphs.report().captures, 1);
+  stream.ref().synchronize();
 }
 
 TEST_F(RegionGraphsTest, WhereMemoryRunsOutGraphsGiveItBack) {
