@@ -50,12 +50,8 @@ namespace {
 // Whether the device runs code that waits for earlier work by itself, which code for 9.0 and later can, as it can have
 // clusters.
 bool waits_by_itself(int device) {
-  enum : int8_t { unknown, no, yes };
-  static std::array<std::atomic<int8_t>, kMaxDevices> known;
-  if (const int8_t answer = known[size_t(device)].load(std::memory_order_relaxed)) return answer == yes;
-  const bool waits = built_for().used_on(capability(device)) >= 900;
-  known[size_t(device)].store(waits ? yes : no, std::memory_order_relaxed);
-  return waits;
+  static AskedOnce waits;
+  return waits(device, [&] { return built_for().used_on(capability(device)) >= 900; });
 }
 
 cudaLaunchAttribute clusters_of(int blocks) {

@@ -22,7 +22,8 @@ Encode encode() {
 
 bool has_warpgroups([[maybe_unused]] int device) {
 #ifdef ENCORE_WARPGROUPS
-  return cuda::capability(device) == 900 && encode();
+  static cuda::AskedOnce has;
+  return has(device, [&] { return cuda::capability(device) == 900 && encode(); });
 #else
   return false;
 #endif

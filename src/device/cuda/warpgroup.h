@@ -40,11 +40,11 @@ DEVICE_FN void copy_box(uint32_t to, const TensorMap* map, int column, int row, 
 #endif
 }
 
-// A tile in shared memory: rows of 128 bytes, whose granules are swizzled with the row within eight. `apart`: bytes
-// from one box to the next where the box has 64 columns of the result.
-DEVICE_FN uint64_t matrix_descriptor(uint32_t at, int apart) {
-  constexpr int kEightRows = 1024;
-  return uint64_t((at & 0x3ffff) >> 4) | uint64_t(apart >> 4) << 16 | uint64_t(kEightRows >> 4) << 32 |
+// A tile in shared memory: rows of 128 bytes, whose granules are swizzled with the row within eight. No factor has two
+// boxes side by side, so how far apart these were says nothing.
+DEVICE_FN uint64_t matrix_descriptor(uint32_t at) {
+  constexpr int kBoxesApart = 16, kEightRows = 1024;  // bytes
+  return uint64_t((at & 0x3ffff) >> 4) | uint64_t(kBoxesApart >> 4) << 16 | uint64_t(kEightRows >> 4) << 32 |
          uint64_t(1) << 62;
 }
 
@@ -107,7 +107,7 @@ struct Stages {
     constexpr int kSteps = Tile::kDepth / 16, kAlongA = Tile::kRowBytes / kSteps;
     constexpr int kAlongB = Tile::kTransposed ? kAlongA : 16 * Tile::kRowBytes;
     UNROLL for (int i = 0; i < kSteps; ++i) warpgroup_mma<typename Tile::T, Tile::kTransposed>(
-        sums, matrix_descriptor(a + i * kAlongA, 16), matrix_descriptor(b + i * kAlongB, 16));
+        sums, matrix_descriptor(a + i * kAlongA), matrix_descriptor(b + i * kAlongB));
   }
 
   uint32_t data, full, empty;

@@ -1,5 +1,6 @@
 // Products by warpgroups on the virtual GPU: what the copy engine is asked for is there at once.
 #pragma once
+#include <algorithm>
 #include <array>
 
 #include "device/warpgroup.h"
