@@ -266,6 +266,7 @@ TEST(TileGemm, TakesTilesWhereTheyAreFaster) {
   EXPECT_EQ(way(Kind::relu, 49, 512, 2048), (TileGemmWay{4, m16n64k128}));
   EXPECT_EQ(way(Kind::none, 16, 768, 3072), (TileGemmWay{8, m16n64k128}));
   EXPECT_EQ(way(Kind::none, 784, 576, 192), (TileGemmWay{1, m64n64k64}));
+  EXPECT_EQ(way(Kind::none, 196, 384, 384), (TileGemmWay{1, m64n64k64}));
   EXPECT_EQ(way(Kind::gelu, 128, 3072, 768), (TileGemmWay{1, m64n64k64}));
   EXPECT_EQ(way(Kind::none, 128, 768, 3072, true), (TileGemmWay{4, m64n64k64}));
   EXPECT_EQ(way(Kind::gelu, 197, 3072, 768), (TileGemmWay{1, m64n128k64}));
