@@ -4,11 +4,13 @@
     PYTHONPATH=python bench/kernel_times.py mobilenet_v3_f16 [model.onnx ...] [--batch 1] [--options prefer_nhwc=1]
 
 torch's profiler sees every kernel of the process, so torch has to be there. For each name: how often a replay launches
-it, what one launch takes, and all of them.
+it, how long one launch is there, what it adds, and what all of them add. A kernel that begins early is there while
+those ahead of it still run, and adds what there is from their end to its own.
 """
 
 import argparse
 import collections
+import math
 import sys
 from pathlib import Path
 
@@ -21,6 +23,7 @@ import numpy as np  # noqa: E402
 import onnxruntime as ort  # noqa: E402
 
 REPLAYS = 10
+IDLE = 5.0  # µs without a kernel, which is more than there is between two of a replay
 
 
 def feeds_of(session):
@@ -35,7 +38,8 @@ def feeds_of(session):
 
 
 def kernels_of(replay):
-    """Seconds and launches of each kernel of a replay by name, and what a replay takes from the first to the last."""
+    """By name of each kernel of a replay its launches, how long they are there and what they add, in microseconds; and
+    what a replay takes from the first to the last."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -46,21 +50,23 @@ def kernels_of(replay):
             replay()
         torch.cuda.synchronize()
     events = [event for event in seen.events() if event.device_type == torch.autograd.DeviceType.CUDA]
-    totals = collections.defaultdict(lambda: [0, 0.0])
-    for event in events:
-        totals[event.name][0] += 1
-        totals[event.name][1] += event.time_range.elapsed_us()
-    span = max(event.time_range.end for event in events) - min(event.time_range.start for event in events)
-    return {name: (count / REPLAYS, us / REPLAYS) for name, (count, us) in totals.items()}, span / REPLAYS
+    totals = collections.defaultdict(lambda: np.zeros(3))
+    before = -math.inf
+    for event in sorted(events, key=lambda event: event.time_range.end):
+        begin, end = event.time_range.start, event.time_range.end
+        totals[event.name] += 1, end - begin, end - (begin if begin - before > IDLE else before)
+        before = end
+    span = before - min(event.time_range.start for event in events)
+    return {name: tuple(total / REPLAYS) for name, total in totals.items()}, span / REPLAYS
 
 
 def print_kernels(title, kernels, span, most):
     """What kernels_of() has found."""
-    busy, launches = sum(us for _, us in kernels.values()), sum(count for count, _ in kernels.values())
+    launches, _, busy = map(sum, zip(*kernels.values(), strict=True))
     print(f"\n{title}: {launches:.0f} kernels, busy {busy:.0f} µs of {span:.0f} a replay\n")
-    print("| launches | µs each | µs | kernel |\n|---|---|---|---|")
-    for kernel, (count, us) in sorted(kernels.items(), key=lambda item: -item[1][1])[:most]:
-        print(f"| {count:.0f} | {us / count:.2f} | {us:.1f} | `{kernel[:120]}` |", flush=True)
+    print("| launches | µs each | adds, each | µs | kernel |\n|---|---|---|---|---|")
+    for kernel, (count, us, added) in sorted(kernels.items(), key=lambda item: -item[1][2])[:most]:
+        print(f"| {count:.0f} | {us / count:.2f} | {added / count:.2f} | {added:.1f} | `{kernel[:120]}` |", flush=True)
 
 
 def main():

@@ -65,7 +65,7 @@ def turns(replay, of_arrays, seconds, warm=5):
     """What is measured whenever it is this process's turn, by figure."""
 
     def kernels():
-        return round(sum(count for count, _ in kernel_times.kernels_of(replay)[0].values()))
+        return round(sum(count for count, *_ in kernel_times.kernels_of(replay)[0].values()))
 
     measured = {"replay": lambda: models.median_us(replay, seconds, warm), "kernels": kernels}
     if of_arrays:

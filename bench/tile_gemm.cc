@@ -114,6 +114,7 @@ constexpr PictureProblem kPictures[] = {
     {"efficientnet_b0", 1, 224, 3, 32, 2, Kind::silu},
     {"vgg", 1, 224, 3, 64},
     {"swin_t", 1, 224, 3, 96, 4, Kind::none, false, 4},
+    {"vit_b16", 1, 224, 3, 768, 16, Kind::none, false, 16},
     {"resnet50", 1, 56, 64, 64},
     {"resnet50", 1, 56, 128, 128, 2},
     {"resnet50", 1, 28, 128, 128},

@@ -90,7 +90,7 @@ struct Gemv {
     PerThread<Held, kThreads> held;
     if constexpr (kNormed)
       block.threads([&](int t, Shared& s) {
-        prefetch_gamma(t, block.size());
+        if (block.index() == 0) prefetch_gamma(t, block.size());
         ask_first(held[t], first, t, block);
         take_row(block, s, t);
       });

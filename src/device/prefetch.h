@@ -4,7 +4,9 @@
 namespace encore::device {
 
 // Brings the line of memory there nearer, into the cache that all share. It changes nothing: kernels say it before they
-// wait for earlier work, of what that still writes, too, and of addresses that turn out to be wrong guesses.
+// wait for earlier work, of what that still writes, too, and of addresses that turn out to be wrong guesses. Of what
+// all blocks read one says it: a line that each asks for is handed out once in four nanoseconds, and whoever reads it
+// waits.
 DEVICE_FN void prefetch([[maybe_unused]] const void* at) {
 #ifdef __CUDA_ARCH__
   asm volatile("prefetch.global.L2 [%0];" ::"l"(at));

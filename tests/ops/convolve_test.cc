@@ -176,6 +176,17 @@ TYPED_TEST(TileConvolutionTest, FewChannels) {
   this->check({.in_channels = 4, .out_channels = 16, .in = {7, 9}, .kernel = {4, 4}, .stride = {4, 4}});
 }
 
+// Two of their taps are copied at once.
+TYPED_TEST(TileConvolutionTest, PatchesOfFewChannels) {
+  Picture patches{.images = 2, .in_channels = 3, .out_channels = 24, .in = {8, 12}, .kernel = {4, 4}, .stride = {4, 4}};
+  this->check(patches);  // which begin at odd places
+  patches.before[0] = patches.before[1] = patches.after[0] = patches.after[1] = 0;
+  this->check(patches);
+  this->check({.in_channels = 1, .in = {32, 48}, .kernel = {16, 16}, .stride = {16, 16}, .before = {}, .after = {}});
+  this->check({.in_channels = 4, .in = {5, 10}, .kernel = {3, 6}, .stride = {1, 2}, .before = {1, 4}, .after = {2, 4}});
+  this->check({.in_channels = 2, .in = {6, 8}, .kernel = {2, 2}, .stride = {2, 2}, .dilation = {1, 3}});
+}
+
 TEST(TileConvolution, WeightsOfFewChannelsAreFilledUp) {
   const device::Stream stream{0};
   const std::vector<float> w{1, 2, 3, 4, 5, 6, 7, 8, 9};  // [1, 3, 3, 1]

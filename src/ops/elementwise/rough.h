@@ -41,9 +41,16 @@ DEVICE_FN float rough_erf(float x) {
   return x < 0.f ? -rest : rest;
 }
 
-// x * P(a normally distributed number is less than x): what is left of a negative x keeps its digits.
+// x * P(a normally distributed number is less than x): what is left of a negative x keeps its digits. The logarithm of
+// the probability that it is more than x >= 0 is a polynomial, which was fitted to an error of 1.5e-5 of the
+// probability up to x = 5.6, and of 1.4e-3 from there to 13, where nothing is left that a half could tell. It takes one
+// of the functions of which a multiprocessor computes few at a time.
 DEVICE_FN float rough_gelu(float x) {
-  const float tail = 0.5f * rough_tails(x < 0.f ? -x : x);
+  const float a = fminf(fabsf(x), 16.f);  // the polynomial is small enough there, and grows again far behind
+  const float high = -9.3639537e-4f + a * (6.7572662e-5f + a * (-2.7951596e-6f + a * 4.978082e-8f));
+  const float all =
+      -1.0000196f + a * (-1.1510032f + a * (-0.45894605f + a * (-5.3628355e-2f + a * (8.4278258e-3f + a * high))));
+  const float tail = device::fast_exp2(all);
   return x * (x < 0.f ? tail : 1.f - tail);
 }
 

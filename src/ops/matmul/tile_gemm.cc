@@ -22,7 +22,7 @@ struct ShapeCost {
 };
 constexpr ShapeCost kCosts[] = {{3, 2.50, 0.29, 0.19, 0.19, 0.10}, {3, 1.90, 0.37, 0.16, 0.13, 0.06},
                                 {2, 1.86, 0.41, 0.27, 0.18, 0.10}, {3, 1.67, 0.40, 0.21, 0.20, 0.10},
-                                {1, 1.80, 0.95, 0.18, 0.06},       {1, 2.60, 1.10, 0.21, 0.05}};
+                                {1, 1.80, 1.05, 0.18, 0.06},       {1, 2.60, 1.10, 0.21, 0.05}};
 constexpr ShapeCost kCostsOfFloats[] = {kCosts[0], kCosts[1], kCosts[2], {3, 1.86, 0.34, 0.23, 0.13, 0.075}};
 static_assert(std::size(kCosts) == kTileShapes && std::size(kCostsOfFloats) == int(kFirstOfWarpgroups));
 
@@ -54,7 +54,9 @@ constexpr int kLargeWarpgroupCluster = 4;
 double us_by_library(const Gemm& g) {
   const double passed = double(g.m) * double(g.n) * (g.beta != 0 ? 2 : 1);
   if (g.type == Type::f32) return 3.2 + 2.6e-3 * std::min(double(g.k), 1400.0) + 1.6e-6 * passed;
-  return 2.43 + 1.5e-3 * double(g.k) + 1.04e-6 * passed + 0.25e-6 * double(g.k) * double(g.n);
+  constexpr double kDeep = 768;  // what is deeper it shares out
+  const double depth = 2.1e-3 * std::min(double(g.k), kDeep) + 1.3e-3 * std::max(double(g.k) - kDeep, 0.0);
+  return 2.3 + depth + 1.04e-6 * passed + 0.25e-6 * double(g.k) * double(g.n);
 }
 
 constexpr int64_t kFewestRows = 9;  // fewer are GEMV

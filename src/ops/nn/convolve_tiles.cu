@@ -32,6 +32,7 @@ struct WindowRows {
   const T* x;
   SmallDivider by_image, by_line, by_channels, by_taps;  // of the result; of a window
   int in[2], taps[2], stride[2], dilation[2], before[2];
+  bool in_pairs;  // of kNarrow: two neighbouring taps are a granule, and both inside or both outside
 
   template <class Source>
   DEVICE_FN Source from(int row, int rows, int k, int end) const {
@@ -51,6 +52,11 @@ struct WindowRows {
   template <class Source>
   DEVICE_FN void copy(Granule* to, const Source& from, int i) const {
     if constexpr (kNarrow) {
+      const bool is_tap = from.values > 0 && from.tap[0] < taps[0];
+      if (in_pairs) {
+        const Place place = place_of(from, i, from.tap, is_tap);
+        return device::copy_async_or_zeros(to, x + place.at, place.there);
+      }
       int tap[2] = {from.tap[0], from.tap[1]};
       UNROLL for (int done = 0; done < kGranule; done += kFilledChannels) {
         const Place place = place_of(from, i, tap, from.values > 0 && tap[0] < taps[0]);
@@ -91,6 +97,10 @@ struct WindowRows {
   }
 };
 
+// As in patches, whose windows are even and begin at even places.
+bool is_in_pairs(const Window& w) {
+  return w.dilation[2] == 1 && w.kernel[2] % 2 == 0 && w.stride[2] % 2 == 0 && w.before[2] % 2 == 0 && w.in[2] % 2 == 0;
+}
 int64_t positions_of(const ConvProblem& p) { return p.images * p.window.out_count(); }
 bool fills_channels(const ConvProblem& p) { return p.in_channels <= kFilledChannels; }
 int64_t depth_of(const ConvProblem& p) {
@@ -106,6 +116,7 @@ void run(StreamRef stream, const ConvProblem& p, const ConvData& data, const Epi
     rows.in[d] = w.in[1 + d], rows.taps[d] = w.kernel[1 + d], rows.stride[d] = w.stride[1 + d];
     rows.dilation[d] = w.dilation[1 + d], rows.before[d] = w.before[1 + d];
   }
+  rows.in_pairs = is_in_pairs(w);
   TileProduct<T> product{};
   product.b = static_cast<const T*>(data.w);
   product.addend = static_cast<const T*>(rest.residual);

@@ -95,22 +95,33 @@ struct FinishPacks {
   }
 };
 
-// The curve is chosen once a pack, whose values are then computed side by side.
+// The curve is chosen once for two packs, which are on their way at the same time.
 template <class T>
 struct ActivatePacks {
-  static constexpr int kPack = device::pack_size<T>();
-  int64_t n;
+  static constexpr int kPack = device::pack_size<T>(), kAtOnce = 2;
+  int64_t n, apart;  // values, and packs from a thread's first to its second
   T* y;
   Activation activation;
   bool aligned;
 
   DEVICE_FN void operator()(int64_t pack) const {
-    const int64_t first = pack * kPack;
-    const int count = n - first < kPack ? int(n - first) : kPack;
-    const auto values = device::load_pack<kPack>(y + first, aligned, count);
-    Compute<T> x[kPack];
-    UNROLL for (int i = 0; i < kPack; ++i) x[i] = Compute<T>(values.at[i]);
-    device::store_pack(y + first, activated<T>(activation, x), aligned, count);
+    const auto each = [&](auto f) {
+      UNROLL for (int k = 0; k < kAtOnce; ++k) {
+        const int64_t first = (pack + k * apart) * kPack, left = n - first;
+        if (left > 0) f(k * kPack, y + first, left < kPack ? int(left) : kPack);
+      }
+    };
+    Compute<T> x[kAtOnce * kPack] = {};
+    each([&](int at, const T* from, int count) {
+      const auto values = device::load_pack<kPack>(from, aligned, count);
+      UNROLL for (int i = 0; i < kPack; ++i) x[at + i] = Compute<T>(values.at[i]);
+    });
+    const auto made = activated<T>(activation, x);
+    each([&](int at, T* to, int count) {
+      Pack<T, kPack> own;
+      UNROLL for (int i = 0; i < kPack; ++i) own.at[i] = made.at[at + i];
+      device::store_pack(to, own, aligned, count);
+    });
   }
 };
 
@@ -146,8 +157,9 @@ void activate(StreamRef stream, Type type, int64_t n, const Activation& activati
   dispatch(FloatList{}, type, [&]<class T>() {
     using Kernel = ActivatePacks<T>;
     T* const values = static_cast<T*>(y);
-    device::for_each_index(stream, (n + Kernel::kPack - 1) / Kernel::kPack,
-                           Kernel{n, values, activation, device::is_pack_aligned<Kernel::kPack>(values)});
+    const int64_t packs = (n + Kernel::kPack - 1) / Kernel::kPack, apart = (packs + 1) / Kernel::kAtOnce;
+    device::for_each_index(stream, apart,
+                           Kernel{n, apart, values, activation, device::is_pack_aligned<Kernel::kPack>(values)});
   });
 }
 

@@ -150,7 +150,7 @@ struct NormalizeFewRows {
   }
   DEVICE_FN void prefetch_ahead(int row, int t, int threads) const {
     each(t, threads, [&](int, int first) {
-      device::prefetch(static_cast<const V*>(norm.ahead.gamma) + first);
+      if (row == 0) device::prefetch(static_cast<const V*>(norm.ahead.gamma) + first);
       device::prefetch(static_cast<const X*>(norm.skip) + skip_begin(row) + first);
     });
   }
@@ -195,6 +195,7 @@ struct NormalizeFewRows {
   DEVICE_FN const V* gammas_of(int row) const { return static_cast<const V*>(norm.gamma.data) + row * norm.gamma.step; }
   DEVICE_FN const V* betas_of(int row) const { return static_cast<const V*>(norm.beta.data) + row * norm.beta.step; }
   DEVICE_FN void prefetch(int row, int t, int threads) const {
+    if (row > 0 && norm.gamma.step == 0) return;
     each(t, threads, [&](int, int first) {
       device::prefetch(gammas_of(row) + first);
       if (norm.beta.data) device::prefetch(betas_of(row) + first);

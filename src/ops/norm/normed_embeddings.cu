@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "device/divide.h"
+#include "device/prefetch.h"
 #include "ops/dispatch.h"
 #include "ops/norm/rows.h"
 
@@ -59,6 +60,11 @@ struct NormalizeEmbeddings {
         [&](int t) {
           C all = 0;
           if (!teams.has_row(t)) return all;
+          if (b.index() == 0)
+            teams.each(t, [&](int, Index first) {
+              device::prefetch(gamma.address(first));
+              if (beta.data) device::prefetch(beta.address(first));
+            });
           tokens[t] = token(teams.index(t));
           if constexpr (How::kKeep != 0)  // all are asked for before the first is needed
             teams.each(t, [&](int k, Index first) { read(tokens[t], kept[t].at[k], first); });
@@ -110,17 +116,23 @@ struct NormalizeEmbeddings {
     }
   }
 
+  // All ids are asked for before the first is looked at.
   DEVICE_FN Token token(int64_t row) const {
+    int64_t ids[kMostEmbeddings] = {};
+    UNROLL for (int i = 0; i < kMostEmbeddings; ++i) {
+      const Term& term = terms[i];
+      if (!term.table) continue;
+      term.by_repeats(row, ids[i]);
+      if (term.ids.data) ids[i] = term.ids[ids[i]];
+    }
     Token token;
-    UNROLL for (int i = 0; i < kMostEmbeddings; ++i) token.rows[i] = picked(terms[i], row);
+    UNROLL for (int i = 0; i < kMostEmbeddings; ++i) token.rows[i] =
+        terms[i].table ? picked(terms[i], ids[i]) : nullptr;
     return token;
   }
-  DEVICE_FN const T* picked(const Term& term, int64_t row) const {
-    if (!term.table) return nullptr;
-    int64_t at;
-    term.by_repeats(row, at);
+  DEVICE_FN const T* picked(const Term& term, int64_t id) const {
+    int64_t at = id;
     if (term.ids.data) {
-      const int64_t id = term.ids[at];
       if (counts_from_end || (id >= 0 && id < term.count)) {
         at = fault.checked_index(id, term.count);
       } else {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 
 #include "device/divider_of.h"
 #include "device/prefetch.h"
@@ -24,14 +25,15 @@ using device::PerThread;
 constexpr int kRank = 4, kRows = 3;  // dimensions, and those that count heads
 
 // How far apart heads are along each of the result's dimensions.
-using Strides = std::array<int64_t, kRows>;
+template <class Index>
+using Strides = std::array<Index, kRows>;
 
-// One tensor of heads, which are counted by an Index.
+// One tensor of heads, which are counted by an Index, as their values are.
 template <class T, class Values, class Index>
 struct Side {
   Values x, gamma;  // gamma: without data, heads are not normed
   T* y;
-  Strides of_x, of_cos, of_sin;
+  Strides<Index> of_x, of_cos, of_sin;
   device::DividerOf<Index> by_inner, by_middle;
   int64_t heads;
   float epsilon;
@@ -40,7 +42,7 @@ struct Side {
 // A team of kLanes has a head; each of its threads has kKeep packs of the first half, and with them those that they are
 // rotated with. Where pairs are neighbours these are the next packs, and pairs are within packs, if not single. All
 // that a head needs is asked for at once. A block has heads of one side. Single values are of any float type, and heads
-// as many as memory holds; packs are of T or float, and heads are counted in 32 bits.
+// as many as memory holds; packs are of T or float, and heads and their values are counted in 32 bits.
 template <class T, int kPack, int kLanes, int kKeep, int kSides>
 struct RotateViewed {
   static constexpr bool kInPacks = kPack > 1;
@@ -84,7 +86,7 @@ struct RotateViewed {
           const int64_t head = Together::index(b, t) - before;
           const bool there = head < side.heads;
           const Place place = there ? place_of(side, Index(head)) : Place{};
-          if (there) prefetch(side, place, t);
+          if (there) prefetch(side, place, head == 0, t);
           b.wait();
           if (there && rest > 0) keep_rest(side, place, head, t);
           return there ? load(held[t], side, place, t) : 0.f;
@@ -100,7 +102,7 @@ struct RotateViewed {
   DEVICE_FN Place place_of(const Own& side, Index head) const {
     Index inner, middle;
     const Index outer = side.by_middle(side.by_inner(head, inner), middle);
-    const auto at = [&](const Values& of, const Strides& strides) {
+    const auto at = [&](const Values& of, const Strides<Index>& strides) {
       return Values{AnyFloats{of.address(outer * strides[0] + middle * strides[1] + inner * strides[2]), of.type}};
     };
     return {at(side.x, side.of_x), at(cos, side.of_cos), at(sin, side.of_sin)};
@@ -122,11 +124,11 @@ struct RotateViewed {
   DEVICE_FN static Both<Floats> floats(const Values& of, const Raw& raw) {
     return {of.floats(raw.low), of.floats(raw.high)};
   }
-  DEVICE_FN void prefetch(const Own& side, const Place& place, int t) const {
+  DEVICE_FN void prefetch(const Own& side, const Place& place, bool is_first, int t) const {
     each(t, [&](int, int first) {
       device::prefetch(place.cos.address(low(first)));
       device::prefetch(place.sin.address(low(first)));
-      if (side.gamma.data) device::prefetch(side.gamma.address(low(first)));
+      if (side.gamma.data && is_first) device::prefetch(side.gamma.address(low(first)));
     });
   }
   // The sum of the thread's squares.
@@ -197,11 +199,12 @@ struct Heads {
   std::vector<int64_t> strides;
 
   // Along the result's dimensions, which are in this order.
-  Strides in_order(const std::vector<int64_t>& order) const {
-    Strides made{};
+  template <class Index>
+  Strides<Index> in_order(const std::vector<int64_t>& order) const {
+    Strides<Index> made{};
     for (size_t i = 0; i < kRows; ++i) {
       const int axis = int(order[i]) - (kRank - shape.rank());
-      if (axis >= 0 && shape[axis] != 1) made[i] = strides[size_t(axis)];
+      if (axis >= 0 && shape[axis] != 1) made[i] = Index(strides[size_t(axis)]);
     }
     return made;
   }
@@ -209,7 +212,9 @@ struct Heads {
   template <class T>
   bool in_packs() const {
     constexpr int kPack = device::pack_size<T>();
-    return FloatsOr<T>::has_packs(data) &&
+    int64_t farthest = 0;  // as packs are counted in 32 bits
+    for (size_t axis = 0; axis < strides.size(); ++axis) farthest += (shape[int(axis)] - 1) * std::abs(strides[axis]);
+    return FloatsOr<T>::has_packs(data) && farthest < int64_t(1) << 31 &&
            std::all_of(strides.begin(), strides.end() - 1, [](int64_t stride) { return stride % kPack == 0; });
   }
 };
@@ -325,9 +330,9 @@ class Rotation : public Op {
         kernel.sides[i] = {Values{x.data},
                            Values{gamma},
                            y.template as<T>(),
-                           x.in_order(how->order),
-                           cos.in_order(how->order),
-                           sin.in_order(how->order),
+                           x.template in_order<Index>(how->order),
+                           cos.template in_order<Index>(how->order),
+                           sin.template in_order<Index>(how->order),
                            device::divider_of<Index>(y.shape[2], heads),
                            device::divider_of<Index>(y.shape[1], heads),
                            heads,
