@@ -37,6 +37,7 @@ SOAKS = [
 FIGURES = [
     ["first_run.py"],
     ["automatic.py"],
+    ["eager_host.py"],
     ["changing.py"],
     ["pieces.py"],
     ["threads.py"],
@@ -55,7 +56,7 @@ KERNELS = "--gtest_filter=Launch*:Block*:Half*:Fault*:Divid*:ForEach*:Collective
 
 def pack(build, archive):
     """Without what a debugger wants."""
-    programs = sorted((build / "tests").glob("*_tests"))
+    programs = [*sorted((build / "tests").glob("*_tests")), *build.glob("launches_bench")]
     with tempfile.TemporaryDirectory() as folder, tarfile.open(archive, "w:xz", preset=1) as tar:
         for file in [build / LIBRARY, *programs]:
             stripped = Path(folder) / file.name

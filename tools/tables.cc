@@ -94,7 +94,8 @@ std::string python_type(const std::string& allowed) {
   if (allowed == "0 or 1") return "bool";
   if (const std::string flag = "0, 1 or "; allowed.starts_with(flag))
     return "bool | Literal[\"" + allowed.substr(flag.size()) + "\"]";
-  if (allowed.ends_with("or unlimited")) return "int | Literal[\"unlimited\"]";
+  if (const std::string bytes = "a number of bytes, more than zero, or "; allowed.starts_with(bytes))
+    return "int | Literal[\"" + allowed.substr(bytes.size()) + "\"]";
   if (allowed.starts_with("the path of ")) return "str | os.PathLike[str]";
   if (allowed.starts_with("dimensions ")) return "Mapping[str, int | Iterable[int]] | str";
   for (const char* const number : {"a number ", "the number ", "an address"})

@@ -159,9 +159,11 @@ def region_report(session) -> list[dict]:
     """What auto_graph has made of the session's regions, in all threads.
 
     Each {"region", "nodes", "keys", "graphs", "scratch_bytes", "captures", "replays", "staged", "first_runs",
-    "padded", "grown", "lengths", "changing", "in_captures", "eager", "moved", "crowded", "refused", "refusal"}: sets
-    of shapes that are known, graphs that are kept, memory that one works in, runs of each kind, and tensors that were
-    copied to where a graph has them, or from there. Padded are runs of which `pad` has made a dimension longer,
+    "padded", "grown", "lengths", "changing", "in_captures", "eager", "moved", "crowded", "refused", "refusal",
+    "shapes"}: sets of shapes that are known, graphs that are kept, the most that a run takes besides its inputs and
+    outputs, runs of each kind, and tensors that were copied to where a graph has them, or from there. `shapes` has for
+    each set of shapes that has run {"inputs", "scratch_bytes", "graphs", "workspace_bytes", "graph_nodes"}: what a run
+    takes, and what its graphs work in and are made of. Padded are runs of which `pad` has made a dimension longer,
     replayed or not; grown those of which a mask that grows became longer by itself, to one of `lengths` by dimension.
     `changing` names what the sets of shapes differ in. Eager are runs with large tensors at new places or on a stream
     that is new to these shapes, as each thread has from onnxruntime 1.26 on (moved), without room for another graph
@@ -186,7 +188,10 @@ def outside_report(session) -> list[dict]:
 
 
 def memory_report(session) -> dict:
-    """What a session's memory is: arena, holders, pinned, staging, device. A limit that there is not is None."""
+    """What a session's memory is: arena, holders, pinned, staging, automatic_graphs, device.
+
+    A limit that there is not is None.
+    """
     return _report(session, "report_memory")
 
 

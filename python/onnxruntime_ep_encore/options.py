@@ -46,6 +46,11 @@ class Options(_Dotted, total=False):
     auto_graph_limit: int | None
     """The most graphs that `auto_graph` keeps in a session: those that are used most. Default: 128."""
 
+    auto_graph_mem_limit: int | Literal["half"] | None
+    """The most device memory that graphs of `auto_graph` hold in a session: those that are used most. It is what they
+    work in, and what the driver takes for them, which is estimated as 10 KiB a node. `half` is half of
+    `gpu_mem_limit`, or of the device's memory. Default: half."""
+
     conditional_nodes: bool | None
     """Let graphs hold an If or a Loop about which data on the device decides, if no shape depends on it and the
     driver is CUDA 12.8's or newer. Elsewhere onnxruntime runs these nodes. Default: 1."""

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "automatic/region_graphs.h"
@@ -27,11 +28,12 @@ Workspace::Workspace(std::shared_ptr<memory::Arena> arena, size_t bytes)
       }()),
       bytes_(bytes) {}
 
-GraphStore::GraphStore(int device, std::shared_ptr<memory::Arena> arena, size_t most_graphs,
+GraphStore::GraphStore(int device, std::shared_ptr<memory::Arena> arena, size_t most_graphs, size_t most_bytes,
                        std::shared_ptr<profile::Recorder> recorder)
     : device_(device),
       arena_(std::move(arena)),
       most_graphs_(most_graphs),
+      most_bytes_(most_bytes),
       limit_bytes_(arena_->stats().limit_bytes),
       recorder_(std::move(recorder)) {}
 
@@ -44,8 +46,17 @@ bool GraphStore::has_room(size_t bytes, uint64_t now) {
   return bytes <= limit_bytes_ - std::min(used, limit_bytes_);
 }
 
-// It grows by half at least, so that those which earlier graphs keep are no more than twice the last. Memory is taken
-// and given back without the lock, for it may be the application's, which has locks of its own.
+// By half at least, so that those which earlier graphs keep are no more than twice the last.
+size_t GraphStore::grown(size_t held, size_t bytes) const {
+  return std::max(bytes, std::min(held + held / 2, most_bytes_ / 2));
+}
+
+const Workspace* GraphStore::latest(device::StreamRef stream) const {
+  const auto found = workspaces_.find(stream.native());
+  return found == workspaces_.end() ? nullptr : found->second.get();
+}
+
+// Memory is taken and given back without the lock, for it may be the application's, which has locks of its own.
 std::shared_ptr<Workspace> GraphStore::workspace(device::StreamRef stream, size_t bytes) {
   size_t wanted = bytes;
   {
@@ -53,7 +64,7 @@ std::shared_ptr<Workspace> GraphStore::workspace(device::StreamRef stream, size_
     if (const auto found = workspaces_.find(stream.native()); found != workspaces_.end()) {
       const size_t held = found->second->bytes();
       if (held >= bytes) return found->second;
-      wanted = std::max(bytes, held + held / 2);
+      wanted = grown(held, bytes);
     }
   }
   const auto larger = std::make_shared<Workspace>(arena_, wanted);
@@ -63,22 +74,79 @@ std::shared_ptr<Workspace> GraphStore::workspace(device::StreamRef stream, size_
   return larger;
 }
 
-bool GraphStore::make_room(double heat, uint64_t now) {
-  std::shared_ptr<void> gone;
-  const std::lock_guard lock(mutex_);
-  if (now < next_ahead_) return false;
-  size_t kept = 0;
-  RegionGraphs* coldest = nullptr;
-  double least = 0;
-  for (RegionGraphs* region : regions_) {
-    kept += region->kept();
-    const auto found = region->coldest(now);
-    if (found && (!coldest || *found < least)) coldest = region, least = *found;
+// How many graphs there are, and of how many bytes; a workspace counts as long as somebody needs it.
+class GraphStore::Tally {
+ public:
+  void add(const Kept& kept) {
+    need(kept.workspace.get());
+    ++graphs_, bytes_ += kept.nodes * kBytesOfNode;
   }
-  if (kept < most_graphs_) return true;
-  if (!coldest || least >= heat) return false;
-  gone = coldest->drop_coldest(now);
-  return true;
+  void remove(const Kept& kept) {
+    if (--users_[kept.workspace.get()] == 0) bytes_ -= kept.workspace->bytes();
+    --graphs_, bytes_ -= kept.nodes * kBytesOfNode;
+  }
+  void need(const Workspace* workspace) {
+    if (users_[workspace]++ == 0) bytes_ += workspace->bytes();
+  }
+  bool is_needed(const Workspace* workspace) const {
+    const auto found = users_.find(workspace);
+    return found != users_.end() && found->second > 0;
+  }
+  size_t graphs() const { return graphs_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  std::map<const Workspace*, size_t> users_;
+  size_t graphs_ = 0, bytes_ = 0;
+};
+
+void GraphStore::list_kept(uint64_t now, std::vector<Kept>& kept) const {
+  for (RegionGraphs* region : regions_) region->list_kept(now, kept);
+  std::ranges::stable_sort(kept, {}, &Kept::heat);
+}
+
+std::string GraphStore::make_room(const Wanted& wanted, uint64_t now) {
+  std::vector<std::shared_ptr<void>> gone;
+  std::vector<Kept> kept;
+  const std::lock_guard lock(mutex_);
+  list_kept(now, kept);
+  Tally tally;
+  for (const Kept& one : kept) tally.add(one);
+  const Workspace* const there = latest(wanted.stream);
+  size_t more = wanted.nodes * kBytesOfNode;
+  if (there && there->bytes() >= wanted.workspace_bytes)
+    tally.need(there);
+  else
+    more += grown(there ? there->bytes() : 0, wanted.workspace_bytes);
+  size_t colder = 0;
+  while (tally.graphs() + !wanted.replaces > most_graphs_ || tally.bytes() + more > most_bytes_) {
+    if (colder == kept.size() || kept[colder].heat >= wanted.heat)
+      return tally.graphs() + !wanted.replaces > most_graphs_
+                 ? "all graphs that are kept (auto_graph_limit) are used more"
+                 : text("it wants ", more, " bytes for a graph, of ", most_bytes_,
+                        " (auto_graph_mem_limit), and those that are kept are used more");
+    tally.remove(kept[colder++]);
+  }
+  for (size_t i = 0; i < colder; ++i) gone.push_back(kept[i].region->drop(kept[i].graph));
+  for (auto& [native, workspace] : workspaces_)
+    if (colder > 0 && !tally.is_needed(workspace.get())) gone.push_back(std::move(workspace));
+  std::erase_if(workspaces_, [](const auto& one) { return !one.second; });
+  return {};
+}
+
+HeldReport GraphStore::held() {
+  std::vector<Kept> all;
+  const std::lock_guard lock(mutex_);
+  list_kept(runs_, all);
+  HeldReport report{.limit_bytes = most_bytes_};
+  std::set<const Workspace*> workspaces;
+  for (const auto& [native, workspace] : workspaces_) workspaces.insert(workspace.get());
+  for (const Kept& kept : all) {
+    ++report.graphs, report.node_bytes += kept.nodes * kBytesOfNode;
+    workspaces.insert(kept.workspace.get());
+  }
+  for (const Workspace* workspace : workspaces) report.workspace_bytes += workspace->bytes();
+  return report;
 }
 
 bool GraphStore::give_back() {

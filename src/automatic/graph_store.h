@@ -1,5 +1,5 @@
-// What the regions of a session have in common: memory for graphs to work in, streams to capture on, and the number of
-// graphs that are kept.
+// What the regions of a session have in common: memory for graphs to work in, streams to capture on, and how many
+// graphs are kept, and of how many bytes.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "automatic/report.h"
@@ -57,8 +58,9 @@ class Heat {
 
 class GraphStore final : public memory::Hoard, public memory::StreamListener {
  public:
-  // At most so many graphs are kept, those that are used most. With none, runs are planned all the same.
-  GraphStore(int device, std::shared_ptr<memory::Arena> arena, size_t most_graphs,
+  // At most so many graphs are kept, and of so many bytes: those that are used most. With none, runs are planned all
+  // the same.
+  GraphStore(int device, std::shared_ptr<memory::Arena> arena, size_t most_graphs, size_t most_bytes = SIZE_MAX,
              std::shared_ptr<profile::Recorder> recorder = {});
   GraphStore(const GraphStore&) = delete;
 
@@ -71,8 +73,16 @@ class GraphStore final : public memory::Hoard, public memory::StreamListener {
   bool has_room(size_t bytes, uint64_t now);
   // Error{out_of_memory} if there is none.
   std::shared_ptr<Workspace> workspace(device::StreamRef stream, size_t bytes);
-  // Another graph is to be kept, used as `heat` says. Drops the one that is used least; false if that is used more.
-  bool make_room(double heat, uint64_t now);
+  // Another graph is to be kept.
+  struct Wanted {
+    double heat;  // so often it is used
+    device::StreamRef stream;
+    size_t workspace_bytes;
+    size_t nodes = 0;       // none before it is captured
+    bool replaces = false;  // one of those that are kept
+  };
+  // Drops those that are used less, as many as have to go. Why not, if that is not enough.
+  std::string make_room(const Wanted& wanted, uint64_t now);
   // Where memory has run out, all graphs are dropped, and for a while nothing is taken ahead, so there are no new ones.
   bool give_back() override;
   void stream_is_gone(device::StreamRef stream) override;  // whoever makes a store has it listen
@@ -82,6 +92,7 @@ class GraphStore final : public memory::Hoard, public memory::StreamListener {
   profile::Recorder& recorder() { return *recorder_; }
 
   std::vector<RegionReport> reports();
+  HeldReport held();
 
   // A stream to capture on, until the end of the scope.
   class LentStream {
@@ -98,12 +109,26 @@ class GraphStore final : public memory::Hoard, public memory::StreamListener {
 
  private:
   friend class RegionGraphs;
+  // A graph, as it is kept.
+  struct Kept {
+    RegionGraphs* region;
+    const void* graph;
+    double heat;
+    std::shared_ptr<Workspace> workspace;
+    size_t nodes;
+  };
+  class Tally;
+
   void add(RegionGraphs* region);
   void remove(RegionGraphs* region);
+  size_t grown(size_t held, size_t bytes) const;
+  // With the mutex:
+  void list_kept(uint64_t now, std::vector<Kept>& kept) const;  // the coldest first; let go of without the mutex
+  const Workspace* latest(device::StreamRef stream) const;
 
   const int device_;
   const std::shared_ptr<memory::Arena> arena_;
-  const size_t most_graphs_, limit_bytes_;
+  const size_t most_graphs_, most_bytes_, limit_bytes_;
   const std::shared_ptr<profile::Recorder> recorder_;  // null: nobody profiles
   std::atomic<uint64_t> runs_{0};
   std::atomic<uint64_t> next_ahead_{0};                     // not before that run

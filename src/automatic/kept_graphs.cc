@@ -47,15 +47,38 @@ RegionReport RegionGraphs::report() const {
   const std::lock_guard lock(mutex_);
   RegionReport report = counts_;
   report.keys = shapes_.size();
-  for (const auto& [key, shapes] : shapes_) {
-    report.graphs += shapes.replays.size();
-    if (shapes.known) report.scratch_bytes = std::max(report.scratch_bytes, shapes.known->plan().bytes());
-  }
+  for (const auto& [key, shapes] : shapes_) report.graphs += shapes.replays.size();
   for (const Growth& growth : growths_)
     if (!growth.lengths().empty()) report.lengths[growth.name()] = growth.lengths();
   report.changing = changing();
+  report.shapes = reports_of_shapes();
+  for (const ShapesReport& shapes : report.shapes)
+    report.scratch_bytes = std::max(report.scratch_bytes, shapes.scratch_bytes);
   if (!refusal_.empty()) report.refusal = refusal_;
   return report;
+}
+
+std::vector<ShapesReport> RegionGraphs::reports_of_shapes() const {
+  std::vector<ShapesReport> reports;
+  for (const auto& [key, shapes] : shapes_) {
+    if (!shapes.known) continue;
+    ShapesReport& report = reports.emplace_back();
+    auto word = key.begin();
+    for (const std::string& input : inputs_) {
+      const int64_t rank = *word++;
+      if (rank < 0) continue;
+      report.inputs.emplace_back(input, std::vector<int64_t>(word, word + rank));
+      word += rank;
+    }
+    report.scratch_bytes = shapes.known->plan().bytes();
+    report.graphs = shapes.replays.size();
+    for (const auto& replay : shapes.replays) {
+      report.workspace_bytes = std::max(report.workspace_bytes, replay->layout.bytes);
+      report.graph_nodes += replay->nodes;
+    }
+  }
+  std::ranges::sort(reports, {}, &ShapesReport::inputs);
+  return reports;
 }
 
 std::set<std::string> RegionGraphs::changing() const {
@@ -75,30 +98,23 @@ std::set<std::string> RegionGraphs::changing() const {
 
 // ---- for the store
 
-size_t RegionGraphs::kept() const {
+void RegionGraphs::list_kept(uint64_t now, std::vector<GraphStore::Kept>& kept) {
   const std::lock_guard lock(mutex_);
-  size_t kept = 0;
-  for (const auto& [key, shapes] : shapes_) kept += shapes.replays.size();
-  return kept;
-}
-
-std::optional<double> RegionGraphs::coldest(uint64_t now) const {
-  const std::lock_guard lock(mutex_);
-  std::optional<double> least;
   for (const auto& [key, shapes] : shapes_)
-    if (!shapes.replays.empty()) least = std::min(least.value_or(shapes.heat.at(now)), shapes.heat.at(now));
-  return least;
+    for (const auto& replay : shapes.replays)
+      kept.push_back({this, replay.get(), shapes.heat.at(now), replay->workspace, replay->nodes});
 }
 
-std::shared_ptr<void> RegionGraphs::drop_coldest(uint64_t now) {
+std::shared_ptr<void> RegionGraphs::drop(const void* graph) {
   const std::lock_guard lock(mutex_);
-  Shapes* coldest = nullptr;
-  for (auto& [key, shapes] : shapes_)
-    if (!shapes.replays.empty() && (!coldest || shapes.heat.at(now) < coldest->heat.at(now))) coldest = &shapes;
-  if (!coldest) return nullptr;
-  const auto gone = std::move(coldest->replays.front());
-  coldest->replays.erase(coldest->replays.begin());
-  return gone;
+  for (auto& [key, shapes] : shapes_) {
+    const auto found = std::ranges::find(shapes.replays, graph, [](const auto& replay) { return replay.get(); });
+    if (found == shapes.replays.end()) continue;
+    const auto gone = std::move(*found);
+    shapes.replays.erase(found);
+    return gone;
+  }
+  return nullptr;
 }
 
 void RegionGraphs::drop(device::StreamRef stream, std::vector<std::shared_ptr<void>>& gone) {

@@ -115,7 +115,7 @@ void RegionGraphs::run_with(const Run& run, const std::shared_ptr<const Known>& 
                                   "an output lies where an input does, which a run that collects too much for its "
                                   "graph reads again"});
   std::shared_ptr<Replay> replay, wanted;  // what is wanted is to be captured
-  bool has_room = false;
+  bool replaces = false;
   Reason why;
   {
     const std::lock_guard lock(mutex_);
@@ -127,7 +127,8 @@ void RegionGraphs::run_with(const Run& run, const std::shared_ptr<const Known>& 
       wanted->known = shared;
       wanted->copies = std::ranges::count(wanted->staged, true);
       wanted->spare = wanted->copies - int64_t(run.longer.size());
-      has_room =
+      wanted->nodes = shapes.nodes;
+      replaces =
           std::ranges::any_of(shapes.replays, [&](const auto& other) { return is_replaced(*other, *wanted, known); });
     };
     if ((replay = find_replay(shapes, known, run))) {
@@ -146,15 +147,19 @@ void RegionGraphs::run_with(const Run& run, const std::shared_ptr<const Known>& 
     }
   }
   const bool is_replay = bool(replay);
-  const size_t workspace = wanted ? known.plan().bytes() + staged_bytes(*wanted, known) : 0;
-  if (wanted && !store_.has_room(workspace, run.now)) wanted.reset(), why = crowded(workspace);
-  if (wanted && !has_room && !store_.make_room(run.heat, run.now))
-    wanted.reset(), why = {&RegionReport::crowded, "all graphs that are kept (auto_graph_limit) are used more"};
-  if (wanted) {
+  if (wanted) wanted->layout = layout(*wanted, known);
+  if (wanted && !store_.has_room(wanted->layout.bytes, run.now)) why = crowded(wanted->layout.bytes), wanted.reset();
+  const auto makes_room = [&] {
+    const std::string none =
+        store_.make_room({run.heat, wanted->stream, wanted->layout.bytes, wanted->nodes, replaces}, run.now);
+    if (!none.empty()) why = {&RegionReport::crowded, none};
+    return none.empty();
+  };
+  if (wanted && makes_room()) {
     try {
       capture(run, known, *wanted);
-      keep(wanted, run, known);
-      replay = std::move(wanted);
+      note_nodes(run, wanted->nodes);
+      if (makes_room()) keep(wanted, run, known), replay = std::move(wanted);
     } catch (const std::exception& error) {
       why = {&RegionReport::refused, error.what()};
       refuse(run, error);
@@ -205,6 +210,11 @@ bool RegionGraphs::is_replaced(const Replay& replay, const Replay& by, const Kno
     if (is_large(known.bytes[i]) && (replay.staged[i] != by.staged[i] || (!by.staged[i] && replay.at[i] != by.at[i])))
       return false;
   return true;
+}
+
+void RegionGraphs::note_nodes(const Run& run, size_t nodes) {
+  const std::lock_guard lock(mutex_);
+  find(run.key, run.now).nodes = nodes;
 }
 
 void RegionGraphs::keep(const std::shared_ptr<Replay>& replay, const Run& run, const Known& known) {
@@ -388,32 +398,30 @@ void RegionGraphs::run_step_by_step(const Run& run, const Reason& why) {
   note(why);
 }
 
-size_t RegionGraphs::staged_bytes(const Replay& replay, const Known& known) {
-  size_t bytes = 0;
-  for (size_t i = 0; i < replay.at.size(); ++i)
+RegionGraphs::Layout RegionGraphs::layout(const Replay& replay, const Known& known) {
+  const size_t inputs = known.bytes.size() - known.record.outputs.size();
+  size_t bytes = known.plan().bytes();
+  Layout layout;
+  for (size_t i = 0; i < replay.at.size(); ++i) {
+    layout.offsets.push_back(bytes);
     if (replay.staged[i]) bytes += memory::whole_units(known.bytes[i]);
-  return bytes;
+  }
+  for (const Collected& collected : known.record.collected) {
+    layout.offsets[inputs + collected.output] = bytes;
+    bytes += memory::whole_units(bytes_of_room(known.record, collected));
+  }
+  layout.counts = bytes;
+  layout.bytes = bytes + known.record.collected.size() * sizeof(int64_t);
+  return layout;
 }
 
 void RegionGraphs::capture(const Run& run, const Known& known, Replay& replay) {
   const auto inputs = size_t(run.outer.input_count());
-  size_t bytes = known.plan().bytes();
-  std::vector<size_t> offsets;
-  for (size_t i = 0; i < replay.at.size(); ++i) {
-    offsets.push_back(bytes);
-    if (replay.staged[i]) bytes += memory::whole_units(known.bytes[i]);
-  }
-  for (const Collected& collected : known.record.collected) {
-    offsets[inputs + collected.output] = bytes;
-    bytes += memory::whole_units(bytes_of_room(known.record, collected));
-  }
-  const size_t counts = bytes;
-  bytes += known.record.collected.size() * sizeof(int64_t);
-  replay.workspace = store_.workspace(replay.stream, bytes);
-  replay.counts = reinterpret_cast<int64_t*>(replay.workspace->at() + counts);
+  replay.workspace = store_.workspace(replay.stream, replay.layout.bytes);
+  replay.counts = reinterpret_cast<int64_t*>(replay.workspace->at() + replay.layout.counts);
   for (size_t i = 0; i < replay.at.size(); ++i)
     if (replay.staged[i] || (i >= inputs && !known.is_made_ahead(i - inputs)))
-      replay.at[i] = replay.workspace->at() + offsets[i];
+      replay.at[i] = replay.workspace->at() + replay.layout.offsets[i];
 
   const graph::capture_gate::Pass pass(std::try_to_lock);
   if (!pass) fail(Code::capture_failed, kHeldBack);
@@ -434,6 +442,7 @@ void RegionGraphs::capture(const Run& run, const Known& known, Replay& replay) {
     steps.end();
     if (captured.went_otherwise()) fail(Code::internal, "it does not go as the first run did");
   });
+  replay.nodes = replay.graph.size();
   replay.exec = replay.graph.instantiate();
   if (replay.copies == 0) replay.graph = {};
   replay.is_bare = replay.copies == 0 && !replay.timeline;

@@ -70,18 +70,25 @@ class RegionGraphs {
     mutable std::once_flag planned_;
     mutable MemoryPlan plan_;
   };
+  // Of a graph's workspace, behind its scratch: where it has what it copies and collects, and the counts of the latter.
+  struct Layout {
+    std::vector<size_t> offsets = {};  // by tensor of the border
+    size_t counts = 0, bytes = 0;
+  };
   struct Replay {
     device::StreamRef stream;
     const device::FaultCell* faults;
     Addresses at;              // what it was captured with
     std::vector<bool> staged;  // whether that is memory of its own, to be copied to or from
     std::shared_ptr<const Known> known = {};
+    Layout layout = {};
     std::shared_ptr<Workspace> workspace = {};
     int64_t* counts = nullptr;                         // of what is collected
     std::shared_ptr<profile::Timeline> timeline = {};  // null if it was captured while nobody profiled
     device::Graph graph = {};
     device::GraphExec exec = {};
-    bool is_bare = false;                      // it is launched, and nothing else is to be done
+    bool is_bare = false;  // it is launched, and nothing else is to be done
+    size_t nodes = 0;
     int64_t copies = 0;                        // of what is staged
     int64_t spare = 0;                         // of these, without those that are longer than they were
     device::CapturedCopies in = {}, out = {};  // guarded by workspace->launching()
@@ -92,6 +99,7 @@ class RegionGraphs {
     Heat heat;
     std::map<void*, Places> places;  // by stream, as long as there is the stream
     std::vector<std::shared_ptr<Replay>> replays;
+    size_t nodes = 0;     // of the latest graph, kept or not
     std::string refusal;  // why the last attempt came to nothing
     uint64_t next_attempt = 0, patience = 0;
 
@@ -122,6 +130,7 @@ class RegionGraphs {
   Shapes& find(const Key& key, uint64_t now);
   static bool stays(Places& places, const Run& run);
   std::set<std::string> changing() const;
+  std::vector<ShapesReport> reports_of_shapes() const;
   static std::shared_ptr<Replay> find_replay(Shapes& shapes, const Known& known, const Run& run);
   void note_too_long(Shapes& shapes);
   const std::string& refusal(const Shapes& shapes) const { return refusal_.empty() ? shapes.refusal : refusal_; }
@@ -132,6 +141,7 @@ class RegionGraphs {
   size_t most_large() const { return most_large_bytes(counts_.nodes); }
   static bool is_replaced(const Replay& replay, const Replay& by, const Known& known);
   void lengthen(Run& run, const Outlines& inputs);
+  void note_nodes(const Run& run, size_t nodes);
   void keep(const std::shared_ptr<Replay>& replay, const Run& run, const Known& known);
   void run_with(const Run& run, const std::shared_ptr<const Known>& shared);
   void record(const Run& run);
@@ -142,7 +152,7 @@ class RegionGraphs {
   std::shared_ptr<const Known> rehearsed(const Run& run, const Known& one_way);
   Record rehearse(const Run& run, const Record& one_way);
   void capture(const Run& run, const Known& known, Replay& replay);
-  static size_t staged_bytes(const Replay& replay, const Known& known);
+  static Layout layout(const Replay& replay, const Known& known);
   template <class Captured>
   device::Graph captured_on(device::StreamRef stream, const Captured& run, const std::function<void()>& work);
   bool refuse(const Run& run, const std::exception& error);
@@ -153,9 +163,8 @@ class RegionGraphs {
   static void launch(Replay& replay, const Run& run, const Known& known);
 
   // For the store, which lets go of what is dropped when it holds no lock.
-  size_t kept() const;
-  std::optional<double> coldest(uint64_t now) const;  // none if there is no graph
-  std::shared_ptr<void> drop_coldest(uint64_t now);
+  void list_kept(uint64_t now, std::vector<GraphStore::Kept>& kept);
+  std::shared_ptr<void> drop(const void* graph);
   void drop(device::StreamRef stream, std::vector<std::shared_ptr<void>>& gone);  // of all, if it is none
 
   const ops::Op& program_;

@@ -5,8 +5,28 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace encore::automatic {
+
+// What the driver takes on the device for a node of a graph can't be asked. It is NVIDIA's own estimate, for a cache of
+// executable graphs (cudax), and a rough one: arguments of a kernel may be as much as four kilobytes of it.
+inline constexpr size_t kBytesOfNode = 10 << 10;
+
+// What a set of shapes needs that has run.
+struct ShapesReport {
+  std::vector<std::pair<std::string, std::vector<int64_t>>> inputs;  // those that there are
+  size_t scratch_bytes = 0;                                          // of any run
+  size_t graphs = 0;
+  size_t workspace_bytes = 0;  // of a graph: scratch, what it copies, and room for what is collected
+  size_t graph_nodes = 0;      // of all graphs
+};
+
+// What all graphs of a session hold.
+struct HeldReport {
+  size_t graphs = 0, workspace_bytes = 0, node_bytes = 0, limit_bytes = 0;
+};
 
 struct RegionReport {
   std::string name;  // "MatMul node 'a' to Add node 'b'"
@@ -23,7 +43,8 @@ struct RegionReport {
   // Other runs that were not replayed: large tensors were at new places, there was no room for another graph, or none
   // can be captured.
   int64_t moved = 0, crowded = 0, refused = 0;
-  std::string refusal;  // the latest reason for one of these
+  std::string refusal;               // the latest reason for one of these
+  std::vector<ShapesReport> shapes;  // of `keys`, those of which it is known
 
   int64_t eager() const { return moved + crowded + refused; }
 };

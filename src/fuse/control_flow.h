@@ -7,7 +7,8 @@
 // read on the host; a body's inputs are the same ones. If's condition is none of them, nor are a Loop's count and
 // condition, for which its body has the iteration's number and the condition on the host, in front of the others there;
 // or, if it is `by_data`, on the device, in front of its inputs. A Loop may have such a body besides, for more
-// iterations than a graph is to have one by one. An If goes by data if its condition is not on the host.
+// iterations than a graph is to have one by one; of a Scan's, which knows no number, one is made when that runs. An If
+// goes by data if its condition is not on the host.
 #pragma once
 #include <memory>
 #include <vector>

@@ -1,6 +1,7 @@
 // The two kinds of a Loop: what decides about its iterations is on the host, or on the device.
 #pragma once
 #include <memory>
+#include <vector>
 
 #include "fuse/body_run.h"
 
@@ -8,6 +9,8 @@ namespace encore::fuse {
 
 // Of an iteration's number or condition, as the body says: a scalar or a vector of one.
 Shape shape_of_one(const Plan& body, int value);
-std::unique_ptr<ops::Op> make_loop_by_data(Plan& body);
+// Which of what it collects begins with the last iteration is said by `is_reversed`: nothing if that is empty. Then the
+// host has the count.
+std::unique_ptr<ops::Op> make_loop_by_data(Plan& body, std::vector<bool> is_reversed = {});
 
 }  // namespace encore::fuse

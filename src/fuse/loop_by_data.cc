@@ -39,8 +39,9 @@ bool hands_on_condition(const Plan& body) {
 // the count and no condition ends the loop before; otherwise a graph has room for it.
 class LoopByData final : public Repeated {
  public:
-  explicit LoopByData(Plan& plan)
-      : LoopByData(plan, shape_of_one(plan, plan.inputs.at(0)), shape_of_one(plan, plan.inputs.at(1))) {}
+  LoopByData(Plan& plan, std::vector<bool> is_reversed)
+      : LoopByData(plan, shape_of_one(plan, plan.inputs.at(0)), shape_of_one(plan, plan.inputs.at(1)),
+                   std::move(is_reversed)) {}
   void run(ops::Context& context) const override {
     ops::IterationLimits limits{.count_on_host = std::numeric_limits<int64_t>::max(), .condition_on_host = true};
     limit(context, 0, "trip count", limits.count, limits.count_on_host);
@@ -60,14 +61,17 @@ class LoopByData final : public Repeated {
       if (run.changes_shapes()) changes_shapes_ = true;
       goes_on = has_count(limits) ? next < limits.count_on_host : read_back(context, cells.goes_on);
     }
-    run.finish(unmade_, std::vector<bool>(unmade_.size()));
+    run.finish(unmade_, is_reversed_);
   }
 
  private:
   static constexpr int kOwn = 2;  // as Loop's
 
-  LoopByData(Plan& plan, Shape number, Shape condition)
-      : LoopByData(plan, number, condition, hands_on_condition(plan), names_of_values(plan), plan.beyond) {}
+  LoopByData(Plan& plan, Shape number, Shape condition, std::vector<bool> is_reversed)
+      : LoopByData(plan, number, condition, hands_on_condition(plan), names_of_values(plan), plan.beyond) {
+    is_reversed_ = std::move(is_reversed);
+    is_reversed_.resize(unmade_.size());
+  }
   LoopByData(Plan& plan, Shape number, Shape condition, bool is_counted, std::vector<std::string> names, int64_t most)
       : Repeated(plan, 1, plan.inputs.size() - plan.outer_inputs - kOwn),
         number_shape_(number),
@@ -265,7 +269,8 @@ class LoopByData final : public Repeated {
       if (!room.parts.data) continue;
       if (Shape(room.parts.shape.dims().subspan(1)) != part.shape)
         fail(Code::capture_forbidden, "an output that is collected over the iterations changes its shape");
-      ops::collect(stream, captured.cells, part.data, room.parts.data, part.bytes());
+      ops::collect(stream, captured.cells, part.data, room.parts.data, part.bytes(),
+                   is_reversed_[c] ? limits.count_on_host : 0);
       if (room.count) limits.room = std::min(limits.room, room.parts.shape[0]);
     }
     ops::end_iteration(stream, captured.cells, limits);
@@ -284,6 +289,7 @@ class LoopByData final : public Repeated {
   }
 
   const Shape number_shape_, condition_shape_;
+  std::vector<bool> is_reversed_;                    // of what is collected
   const bool is_counted_;                            // no condition ends it
   const std::vector<std::string> names_;             // of the body's inputs from the carried ones on
   const int64_t most_one_by_one_;                    // iterations, with all that loops around repeat them so
@@ -292,6 +298,8 @@ class LoopByData final : public Repeated {
 
 }  // namespace
 
-std::unique_ptr<ops::Op> make_loop_by_data(Plan& body) { return std::make_unique<LoopByData>(body); }
+std::unique_ptr<ops::Op> make_loop_by_data(Plan& body, std::vector<bool> is_reversed) {
+  return std::make_unique<LoopByData>(body, std::move(is_reversed));
+}
 
 }  // namespace encore::fuse

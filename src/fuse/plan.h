@@ -57,7 +57,7 @@ struct Plan {
   std::vector<int> host_inputs;
   size_t outer_inputs = 0;
   bool by_data = false;  // a Loop's, of which only the device knows how often it runs
-  int64_t beyond = 0;    // that one's, too: a graph may have so many iterations one by one
+  int64_t beyond = 0;    // that one's, or a Scan's: a graph may have so many iterations one by one
   std::vector<View> views;
   std::vector<std::shared_ptr<OwnTensor>> constants;               // behind values
   std::shared_ptr<Symbols> symbols = std::make_shared<Symbols>();  // of the values' dimensions, and of others

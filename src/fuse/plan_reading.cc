@@ -132,6 +132,8 @@ class Reading {
       read_constant(line);
     else if (line.take_word("by"))
       read_by_data(line);
+    else if (line.take_word("beyond"))
+      read_beyond(line);
     else if (line.take_word("view"))
       read_view(line);
     else if (line.take_word("out"))
@@ -142,7 +144,12 @@ class Reading {
 
   void read_by_data(Line& line) {
     plan_.by_data = line.take_word("data");
-    if (line.take_word("beyond")) plan_.beyond = read_number<int64_t>(line, line.take_name("a number"));
+    if (line.take_word("beyond")) return read_beyond(line);
+    line.finish();
+  }
+
+  void read_beyond(Line& line) {
+    plan_.beyond = read_number<int64_t>(line, line.take_name("a number"));
     line.finish();
   }
 

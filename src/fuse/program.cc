@@ -190,6 +190,32 @@ void Program::prepare(ops::Prepack& loader) {
     }
   }
   plan_ = {};
+  renumber();
+}
+
+// Runs have room for what actions read and make, and not for all that was a value of the plan before passes rewrote it.
+void Program::renumber() {
+  std::vector<int> numbers(places_.size(), -1);
+  std::vector<Place> places;
+  const auto number = [&](bool constants) {
+    for (Action& action : actions_)
+      for (auto* const values : {&action.inputs, &action.outputs, &action.last_read})
+        for (const int value : *values) {
+          if (value < 0 || numbers[size_t(value)] >= 0) continue;
+          Place& place = places_[size_t(value)];
+          if ((place.constant || place.host_constant) != constants) continue;
+          numbers[size_t(value)] = int(places.size());
+          places.push_back(std::move(place));
+        }
+  };
+  number(false);
+  made_ = places.size();
+  number(true);
+  for (Action& action : actions_)
+    for (auto* const values : {&action.inputs, &action.outputs, &action.last_read})
+      for (int& value : *values)
+        if (value >= 0) value = numbers[size_t(value)];
+  places_ = std::move(places);
 }
 
 // What is there while the program runs.
@@ -198,8 +224,8 @@ class Program::Running {
   Running(const Program& program, ops::Context& outer)
       : program_(program),
         outer_(outer),
-        on_device_(program.places_.size()),
-        on_host_(program.places_.size()),
+        on_device_(program.made_),
+        on_host_(program.made_),
         memory_(program.places_.size()) {
     if (program.cleared_bytes_ == 0) return;
     cleared_ = static_cast<char*>(outer.scratch(program.cleared_bytes_));
@@ -283,17 +309,16 @@ class Program::Running {
 
   const Tensor* on_host(int value) {
     const Place& place = program_.places_[size_t(value)];
-    auto& slot = on_host_[size_t(value)];
-    if (slot) return &*slot;
     if (place.host_constant) return &*place.host_constant;
+    if (const auto& slot = on_host_[size_t(value)]) return &*slot;
     if (place.host_input < 0) fail(Code::internal, "a value is read on the host and is not there");
     return outer_.find_input(place.host_input);
   }
   const Tensor* on_device(int value) {
-    auto& slot = on_device_[size_t(value)];
-    if (slot) return &*slot;
     const Place& place = program_.places_[size_t(value)];
     if (place.constant) return &*place.constant;
+    auto& slot = on_device_[size_t(value)];
+    if (slot) return &*slot;
     const auto& made_on_host = on_host_[size_t(value)];
     if (const Tensor* const made = made_on_host                               ? &*made_on_host
                                    : place.input < 0 && place.host_input >= 0 ? on_host(value)

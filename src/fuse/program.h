@@ -44,9 +44,11 @@ class Program final : public ops::Op {
   void add(Step& step);
   bool is_on_host(int value) const;
   void load(Action& action, size_t input, const Tensor& constant, bool is_shared, ops::Prepack& loader);
+  void renumber();
 
-  Plan plan_;  // until prepare()
-  std::vector<Place> places_;
+  Plan plan_;                  // until prepare()
+  std::vector<Place> places_;  // by value; those of constants are the last ones once it is prepared
+  size_t made_ = 0;            // values that are none
   std::vector<Action> actions_;
   size_t cleared_bytes_ = 0;  // that actions may want; none if it is one alone
   std::vector<std::vector<char>> host_constants_;

@@ -21,8 +21,8 @@ std::vector<std::string> NodeInfo::get_strings(const char* attribute, const std:
 
 std::vector<int64_t> host_ints(const Tensor& tensor, const char* what) {
   require(tensor.where == Where::host, what, " is not in host memory");
-  require(tensor.shape.rank() <= 1 || tensor.shape.back() == tensor.count(), what, " has shape ", tensor.shape.str(),
-          "; it must be a vector");
+  if (tensor.shape.rank() > 1 && tensor.shape.back() != tensor.count())
+    fail(Code::invalid_input, what, " has shape ", tensor.shape.str(), "; it must be a vector");
   std::vector<int64_t> out(static_cast<size_t>(tensor.count()));
   for (size_t i = 0; i < out.size(); ++i) {
     if (tensor.type == Type::i64)

@@ -1,6 +1,9 @@
 #include "ops/shape.h"
 
 #include <algorithm>
+#include <charconv>
+#include <iterator>
+#include <limits>
 
 #include "device/error.h"
 
@@ -43,10 +46,16 @@ Shape Shape::with(int axis, int64_t dim) const {
   return Shape(dims);
 }
 
+// Sentences that refuse a shape are put together where it suits, too.
 std::string Shape::str() const {
   std::string out = "[";
-  for (int i = 0; i < rank_; ++i) out += (i ? "," : "") + std::to_string(data()[i]);
-  return out + "]";
+  for (int i = 0; i < rank_; ++i) {
+    char digits[std::numeric_limits<int64_t>::digits10 + 2];
+    if (i) out += ',';
+    out.append(digits, std::to_chars(digits, std::end(digits), data()[i]).ptr);
+  }
+  out += ']';
+  return out;
 }
 
 int checked_axis(int64_t axis, int rank, const char* what) {
@@ -55,13 +64,15 @@ int checked_axis(int64_t axis, int rank, const char* what) {
 }
 
 Shape broadcast(const Shape& a, const Shape& b) {
-  if (a == b) return a;
+  if (b.rank() == 0 || a == b) return a;
+  if (a.rank() == 0) return b;
   const int rank = std::max(a.rank(), b.rank());
   std::vector<int64_t> dims(static_cast<size_t>(rank));
   for (int i = 0; i < rank; ++i) {
     const int ia = i - (rank - a.rank()), ib = i - (rank - b.rank());
     const int64_t da = ia < 0 ? 1 : a[ia], db = ib < 0 ? 1 : b[ib];
-    require(da == db || da == 1 || db == 1, "shapes ", a.str(), " and ", b.str(), " cannot be broadcast together");
+    if (da != db && da != 1 && db != 1)
+      fail(Code::invalid_input, "shapes ", a.str(), " and ", b.str(), " cannot be broadcast together");
     dims[size_t(i)] = da == 1 ? db : da;
   }
   return Shape(dims);

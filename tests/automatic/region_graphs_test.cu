@@ -378,6 +378,84 @@ TEST_F(RegionGraphsTest, OutputsAreNotMadeAheadWhereScratchIsAllThereIs) {
   }
 }
 
+// Graphs that may hold so many bytes.
+class BoundedGraphsTest : public RegionGraphsTest {
+ protected:
+  ~BoundedGraphsTest() override { bounded.stream_is_gone(stream); }
+  void run(int64_t count, int times = 1) {
+    DeviceArray<float> x(std::vector<float>(size_t(count), 1)), y(static_cast<size_t>(count), 0);
+    for (int i = 0; i < times; ++i) {
+      OneRun run(*arena, stream, x, y);
+      few.run(run);
+    }
+    EXPECT_EQ(y.download(stream), std::vector<float>(size_t(count), 4));
+  }
+  size_t graphs_of(int64_t count) {
+    for (const ShapesReport& shapes : few.report().shapes)
+      if (shapes.inputs.at(0).second.at(0) == count) return shapes.graphs;
+    return 0;
+  }
+  size_t held_bytes() {
+    const HeldReport held = bounded.held();
+    return held.workspace_bytes + held.node_bytes;
+  }
+
+  static constexpr size_t kMost = 2 * kMib;
+  GraphStore bounded{0, arena, 1000, kMost};
+  RegionGraphs few{{"a bounded one", 3, {"x"}, {"y"}, {}}, op, bounded};
+};
+
+TEST_F(BoundedGraphsTest, NodesCount) {
+  for (int round = 0; round < 3; ++round)
+    for (int64_t count = 1; count <= 200; ++count) run(count);
+  const HeldReport held = bounded.held();
+  EXPECT_EQ(held.limit_bytes, kMost);
+  EXPECT_EQ(held.graphs, few.report().graphs);
+  EXPECT_GT(held.graphs, 20u);
+  EXPECT_LT(held.graphs, 200u);
+  EXPECT_GE(held.node_bytes, held.graphs * 3 * kBytesOfNode);
+  EXPECT_LE(held_bytes(), kMost);
+  EXPECT_GT(few.report().crowded, 0);
+  EXPECT_THAT(few.report().refusal, testing::HasSubstr("(auto_graph_mem_limit)"));
+}
+
+TEST_F(BoundedGraphsTest, WhatWouldNeedMoreIsRunWithoutGraphs) {
+  const int64_t large = kMib / 4, small = 100;  // two blocks of scratch each
+  for (int i = 0; i < 3; ++i) run(small), run(large);
+  EXPECT_EQ(graphs_of(small), 1u);
+  EXPECT_EQ(graphs_of(large), 0u);
+  EXPECT_THAT(few.report().refusal, testing::HasSubstr("(auto_graph_mem_limit)"));
+}
+
+TEST_F(BoundedGraphsTest, AWorkspaceGoesWithTheLastGraphThatNeedsIt) {
+  const int64_t one = 3 * kMib / 32, more = 7 * kMib / 32;
+  run(one, 3);
+  EXPECT_EQ(graphs_of(one), 1u);
+  const size_t before = held_bytes();
+  run(more, 9);  // more often than the other one
+  EXPECT_EQ(graphs_of(one), 0u);
+  EXPECT_EQ(graphs_of(more), 1u);
+  EXPECT_LE(held_bytes(), kMost);
+  EXPECT_GT(held_bytes() + before, kMost);  // both would be too much
+}
+
+TEST_F(BoundedGraphsTest, EachSetOfShapesTellsWhatItNeeds) {
+  run(1000, 3);
+  run(3000, 3);
+  const std::vector<ShapesReport> told = few.report().shapes;
+  ASSERT_EQ(told.size(), 2u);
+  for (size_t i : {0, 1}) {
+    EXPECT_EQ(told[i].inputs, (std::vector<std::pair<std::string, std::vector<int64_t>>>{{"x", {i ? 3000 : 1000}}}));
+    EXPECT_EQ(told[i].scratch_bytes, i ? 24064u : 8192u);  // two blocks in whole units
+    EXPECT_EQ(told[i].workspace_bytes, told[i].scratch_bytes);
+    EXPECT_EQ(told[i].graphs, 1u);
+    EXPECT_EQ(told[i].graph_nodes, 3u);
+  }
+  EXPECT_EQ(few.report().scratch_bytes, 24064u);
+  EXPECT_EQ(bounded.held().node_bytes, 6 * kBytesOfNode);
+  EXPECT_GE(bounded.held().workspace_bytes, 24064u);
+}
+
 TEST_F(RegionGraphsTest, NothingIsLeftWhenTheStreamGoes) {
   DeviceArray<float> x(10, 0), y(10, 0);
   for (int i = 0; i < 3; ++i) run(x, y);

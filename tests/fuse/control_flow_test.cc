@@ -33,9 +33,15 @@ class Prepared {
       device::abandon_capture(stream_);
       throw;
     }
-    device::end_capture(stream_).instantiate().launch(stream_);
+    const device::Graph graph = device::end_capture(stream_);
+    nodes_ = graph.size();
+    graph.instantiate().launch(stream_);
     EXPECT_EQ(run.times_read_back, 0);
     return run.results();
+  }
+  size_t nodes(const std::vector<Array>& inputs) const {
+    replay(inputs);
+    return nodes_;
   }
 
  private:
@@ -49,6 +55,7 @@ class Prepared {
   Memory kept_;
   const std::vector<Type> outputs_;
   Program program_;
+  mutable size_t nodes_ = 0;  // of the latest graph
 };
 
 std::vector<Array> run(std::string_view text, const std::vector<Array>& inputs) { return Prepared(text).run(inputs); }
@@ -159,6 +166,48 @@ out sums
 )",
                 {{Shape(), {1}}, row({1, 2, 3})}),
             (std::vector{Array{Shape(), {7}}, row({-7, -6, -4})}));
+}
+
+// What a graph has of more than two iterations. x is read from its last row, and sums begin with the last one.
+constexpr const char* kLongScan = R"(
+in s: f32[]
+in z: f32[m]
+in x: f32[n, 2]
+in v: f32[n]
+last: f32[], sums: f32[n], rows: f32[n, 2] = Scan(s, x, v, z) {num_scan_inputs = 2, scan_input_directions = [1, 0], scan_output_directions = [1, 0]} body {
+  beyond 2
+  in a: f32[]
+  in e: f32[2]
+  in g: f32[]
+  in outer z: f32[m]
+  t: f32[] = ReduceSum(e) {keepdims = 0}
+  f: f32[] = Add(t, g)
+  b: f32[] = Add(a, f)
+  o: f32[] = Neg(b)
+  r: f32[2] = Mul(e, z)
+  out b
+  out o
+  out r
+}
+out last
+out sums
+out rows
+)";
+
+TEST(ControlFlow, AGraphHasTheBodyOfALongScanOnce) {
+  const Prepared scan(kLongScan);
+  const auto of = [](int64_t n) {
+    std::vector<Array> inputs{{Shape(), {1}}, row({10}), {Shape{n, 2}, {}}, {Shape{n}, {}}};
+    for (int64_t i = 0; i < n; ++i) {
+      inputs[2].values.insert(inputs[2].values.end(), {float(i % 7), float(i)});
+      inputs[3].values.push_back(float(i % 3));
+    }
+    return inputs;
+  };
+  EXPECT_EQ(scan.run(of(3), 1),
+            (std::vector{Array{Shape(), {10}}, row({-10, -8, -5}), Array{Shape{3, 2}, {20, 20, 10, 10, 0, 0}}}));
+  for (const int64_t n : {1, 2, 3, 50}) EXPECT_EQ(scan.replay(of(n)), scan.run(of(n), n > 2)) << n << " iterations";
+  EXPECT_EQ(scan.nodes(of(3)), scan.nodes(of(50)));
 }
 
 TEST(ControlFlow, WhatIsCollectedKeepsItsShape) {

@@ -44,6 +44,8 @@ TEST(Options, AreReadUnderEachPrefixAndBare) {
 
 TEST(Options, ALimitMayBeNone) {
   EXPECT_EQ(parse_options(kName, {{"gpu_mem_limit", "unlimited"}}), parse_options(kName, {}));
+  EXPECT_EQ(parse_options(kName, {{"ep.cuda.auto_graph_mem_limit", "half"}}), parse_options(kName, {}));
+  EXPECT_EQ(parse_options(kName, {{"ep.cuda.auto_graph_mem_limit", "4096"}}).auto_graph_mem_limit, 4096u);
 }
 
 TEST(Options, OfTheSessionAreNotJudged) {
@@ -88,6 +90,8 @@ TEST(Options, BadValuesAreNamedWithWhatIsAllowed) {
                                                        {"graph_on_error", "Fail"},
                                                        {"gpu_mem_limit", "0"},
                                                        {"gpu_mem_limit", "1GB"},
+                                                       {"auto_graph_mem_limit", "0"},
+                                                       {"auto_graph_mem_limit", "unlimited"},
                                                        {"gpu_mem_limit", "18446744073709551616"},
                                                        {"arena_extend_strategy", "double"},
                                                        {"min_num_runs_before_cuda_graph_capture", "0"},

@@ -36,12 +36,20 @@ TEST(Report, TellsOfRegions) {
                                                           .moved = 7,
                                                           .crowded = 10,
                                                           .refused = 11,
-                                                          .refusal = "why"}}),
+                                                          .refusal = "why",
+                                                          .shapes = {{.inputs = {{"x", {2, 3}}, {"y", {}}},
+                                                                      .scratch_bytes = 15,
+                                                                      .graphs = 1,
+                                                                      .workspace_bytes = 16,
+                                                                      .graph_nodes = 17},
+                                                                     {.inputs = {{"x", {4, 3}}}}}}}),
             "[{\"region\": \"a\", \"nodes\": 8, \"keys\": 1, \"graphs\": 2, \"scratch_bytes\": 9, \"captures\": 3, "
             "\"replays\": 4, \"staged\": 5, \"first_runs\": 6, \"padded\": 12, \"grown\": 13, \"lengths\": {\"total\": "
             "[256, 512]}, "
             "\"changing\": [\"mask[1]\", \"x[0]\"], \"in_captures\": 14, \"eager\": 28, \"moved\": 7, \"crowded\": 10, "
-            "\"refused\": 11, \"refusal\": \"why\"}]\n");
+            "\"refused\": 11, \"refusal\": \"why\", \"shapes\": [{\"inputs\": {\"x\": [2, 3], \"y\": []}, "
+            "\"scratch_bytes\": 15, \"graphs\": 1, \"workspace_bytes\": 16, \"graph_nodes\": 17},\n  {\"inputs\": "
+            "{\"x\": [4, 3]}, \"scratch_bytes\": 0, \"graphs\": 0, \"workspace_bytes\": 0, \"graph_nodes\": 0}]}]\n");
 }
 
 TEST(Report, TellsWhereNodesAre) {
@@ -70,13 +78,15 @@ TEST(Report, TellsOfMemory) {
                                  .holders = {{"a \"b\"", 6, 7}, {"c", 8, 9}},
                                  .pinned = {.held_bytes = 10},
                                  .staging_bytes = 11,
+                                 .graphs = {14, 15, 16, 17},
                                  .device = {12, 13}}),
             "{\"arena\": {\"in_use_bytes\": 1, \"held_bytes\": 2, \"graph_bytes\": 3, \"peak_in_use_bytes\": 0, "
             "\"limit_bytes\": 5, \"largest_bytes\": 0, \"allocations\": 0, \"reserves\": 0, "
             "\"driver_allocations\": 0, \"shrinks\": 0},\n \"holders\": [{\"name\": \"a \\\"b\\\"\", \"bytes\": 6, "
             "\"blocks\": 7},\n  {\"name\": \"c\", \"bytes\": 8, \"blocks\": 9}],\n \"pinned\": {\"in_use_bytes\": 0, "
             "\"held_bytes\": 10, \"peak_in_use_bytes\": 0, \"allocations\": 0, \"driver_allocations\": 0},\n "
-            "\"staging\": {\"held_bytes\": 11},\n \"device\": {\"free_bytes\": 12, \"total_bytes\": 13}}\n");
+            "\"staging\": {\"held_bytes\": 11},\n \"automatic_graphs\": {\"graphs\": 14, \"workspace_bytes\": 15, "
+            "\"node_bytes\": 16, \"limit_bytes\": 17},\n \"device\": {\"free_bytes\": 12, \"total_bytes\": 13}}\n");
 }
 
 }  // namespace

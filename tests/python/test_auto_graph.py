@@ -256,6 +256,30 @@ def test_the_most_used_are_kept(encore, model, expected):
     assert (told["graphs"], told["captures"]) == (4, 4), told
 
 
+def test_graphs_hold_no_more_bytes_than_they_may(encore, model, expected):
+    session = automatic(model, auto_graph_mem_limit=1 << 20)
+    for seed in range(4):
+        for rows in range(1, 41):
+            equal(session.run(None, {"x": some(rows, seed)})[0], expected(some(rows, seed)))
+    told, held = report(session), onnxruntime_ep_encore.memory_report(session)["automatic_graphs"]
+    assert 4 < told["graphs"] == held["graphs"] < 40, told
+    assert held["workspace_bytes"] + held["node_bytes"] <= held["limit_bytes"] == 1 << 20, held
+    assert "auto_graph_mem_limit" in told["refusal"] and told["crowded"] > 0, told
+    by_rows = {shapes["inputs"]["x"][0]: shapes for shapes in told["shapes"]}
+    assert sorted(by_rows) == list(range(1, 41)) and by_rows[40]["scratch_bytes"] == told["scratch_bytes"]
+    assert sum(shapes["graphs"] for shapes in told["shapes"]) == told["graphs"]
+    assert all(
+        shapes["graph_nodes"] > 0 and shapes["workspace_bytes"] > 0 for shapes in told["shapes"] if shapes["graphs"]
+    )
+
+
+def test_a_graph_may_hold_half_of_the_memory(encore, model):
+    told = onnxruntime_ep_encore.memory_report(automatic(model))
+    assert told["automatic_graphs"]["limit_bytes"] == told["device"]["total_bytes"] // 2
+    told = onnxruntime_ep_encore.memory_report(automatic(model, gpu_mem_limit=1 << 26))
+    assert told["automatic_graphs"]["limit_bytes"] == 1 << 25
+
+
 def test_a_graph_whose_tensors_move_is_captured_again_in_its_own_place(encore, model, expected):
     session = automatic(model, auto_graph_limit=1)
     first = Bound(session, {"x": some(4)}, {"y": ((4, WIDTH), FLOAT)})

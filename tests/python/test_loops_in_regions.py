@@ -269,6 +269,39 @@ def test_scans():
     assert outside(session, "Scan") == []
 
 
+def test_long_scans():
+    """A graph has the body once, whatever their length; an eager run lets go of what an iteration has used."""
+    made = model(
+        """(float[m] x, float[n, m] z, float[n, 3] v) => (float[] y, float[] all, float[] back) <float half = {0.5}> {
+             u = Exp(x)
+             r, all, back = Scan <num_scan_inputs = 2, scan_input_directions = [0, 1], scan_output_directions = [1, 0],
+                 body = step (float[m] a, float[m] e, float[3] f) => (float[m] b, float[m] g, float[3] h) {
+                     t = Mul(a, half) b = Add(t, e) g = Sub(b, u) h = Tanh(f) }> (u, z, v)
+             y = Abs(r) }"""
+    )
+    single, eager, session = (
+        es.make_session(made, plain(), **options)
+        for options in (dict(regions=0), dict(regions=1, auto_graph=0), dict(auto_graph=1))
+    )
+    steps = (5000, 3, 6000)
+    feeds = [{"x": some(4), "z": some(n, 4), "v": some(n, 3, seed=1)} for n in steps]
+    for _ in range(3):
+        for feed in feeds:
+            wanted = single.run(None, feed)
+            for tried in (eager, session):
+                for got, exact in zip(tried.run(None, feed), wanted, strict=True):
+                    np.testing.assert_array_equal(got, exact)
+    assert outside(session, "Scan") == []
+    assert_one_body(session, 3)
+    shapes = {told["inputs"]["z"][0]: told for told in region_of(session)["shapes"]}
+    assert all(shapes[n]["graph_nodes"] < 40 * shapes[n]["graphs"] for n in steps), shapes
+    # The parts of what is collected are there until they are joined, each in a block of 256 bytes.
+    for tried in (eager, session):
+        arena = onnxruntime_ep_encore.memory_report(tried)["arena"]
+        assert arena["peak_in_use_bytes"] < 2 * 2 * 6000 * 256, arena
+    assert shapes[6000]["scratch_bytes"] < 64 << 10, shapes  # of a graph
+
+
 @pytest.mark.parametrize("options", [dict(regions=1), dict(regions=0)])
 @pytest.mark.parametrize(
     "directions, why",

@@ -34,8 +34,11 @@ struct Collect {
   const int64_t* number;
   const Word* part;
   Word* parts;
-  int64_t words;
-  DEVICE_FN void operator()(int64_t i) const { parts[*number * words + i] = part[i]; }
+  int64_t words, reversed;
+  DEVICE_FN void operator()(int64_t i) const {
+    const int64_t at = reversed ? reversed - 1 - *number : *number;
+    parts[at * words + i] = part[i];
+  }
 };
 
 struct TellCount {
@@ -54,11 +57,13 @@ void begin_iterations(device::StreamRef stream, const IterationCells& cells, con
   device::for_each_index(stream, 1, Begin{cells, limits});
 }
 
-void collect(device::StreamRef stream, const IterationCells& cells, const void* part, void* parts, size_t bytes) {
+void collect(device::StreamRef stream, const IterationCells& cells, const void* part, void* parts, size_t bytes,
+             int64_t reversed) {
   const auto by = [&]<class Word>(Word) {
     const auto words = int64_t(bytes / sizeof(Word));
     device::for_each_index(
-        stream, words, Collect<Word>{cells.number, static_cast<const Word*>(part), static_cast<Word*>(parts), words});
+        stream, words,
+        Collect<Word>{cells.number, static_cast<const Word*>(part), static_cast<Word*>(parts), words, reversed});
   };
   if (bytes == 0) return;
   if (bytes % sizeof(uint64_t) == 0) return by(uint64_t());

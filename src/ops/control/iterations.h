@@ -23,8 +23,10 @@ struct IterationLimits {
 };
 
 void begin_iterations(device::StreamRef stream, const IterationCells& cells, const IterationLimits& limits);
-// Puts what an iteration has made behind what those before it have.
-void collect(device::StreamRef stream, const IterationCells& cells, const void* part, void* parts, size_t bytes);
+// Puts what an iteration has made behind what those before it have, or before it, if there are `reversed` of them in
+// all.
+void collect(device::StreamRef stream, const IterationCells& cells, const void* part, void* parts, size_t bytes,
+             int64_t reversed = 0);
 // Behind each.
 void end_iteration(device::StreamRef stream, const IterationCells& cells, const IterationLimits& limits);
 // Behind all: how many there were, or -1 if there was no room for another one.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <deque>
 #include <numeric>
 
 #include "device/compiler.h"
@@ -81,6 +82,8 @@ class ElementwiseOp : public Op {
 
   void run(Context& context) const override {
     Inputs inputs;
+    inputs.tensors.reserve(constant_.size());
+    inputs.sources.reserve(constant_.size());
     for (int k = 0; k < context.input_count(); ++k) inputs.tensors.push_back(context.input(k));
     for (const Expression::Join& join : expression_.joins) {
       const Shape shape = joined_shape(pieces_in(context, join), axis_in(context, join));
@@ -88,10 +91,9 @@ class ElementwiseOp : public Op {
     }
     for (int k = 0; k < context.input_count(); ++k)
       inputs.sources.emplace_back(inputs.tensors[size_t(k)].shape, k, expression_.parts);
-    const std::vector<Shape> shapes = shapes_of_values(inputs.sources);
+    const std::vector<Shape> shapes = shapes_of_outputs(inputs.sources);
     std::vector<Tensor> outputs;
-    for (size_t i = 0; i < expression_.outputs.size(); ++i)
-      outputs.push_back(context.output(int(i), shapes[size_t(expression_.outputs[i])]));
+    for (size_t i = 0; i < shapes.size(); ++i) outputs.push_back(context.output(int(i), shapes[i]));
     // All outputs have one shape, unless a model's symbols promise more than its tensors keep.
     std::vector<bool> done(outputs.size());
     for (size_t i = 0; i < outputs.size(); ++i) {
@@ -122,18 +124,29 @@ class ElementwiseOp : public Op {
     }
   }
 
-  std::vector<Shape> shapes_of_values(const std::vector<Source>& sources) const {
-    std::vector<Shape> shapes;
+  // Most values have the shape of an operand.
+  std::vector<Shape> shapes_of_outputs(const std::vector<Source>& sources) const {
+    using Kind = Expression::Operand::Kind;
+    const Shape scalar;
+    std::deque<Shape> made;
+    std::vector<const Shape*> shapes;  // by value
+    shapes.reserve(expression_.values.size());
     for (const Expression::Value& value : expression_.values) {
-      Shape shape;
-      for (const Expression::Operand& operand : value.operands)
-        if (operand.kind == Expression::Operand::Kind::input)
-          shape = broadcast(shape, sources[size_t(operand.index)].shape);
-        else if (operand.kind == Expression::Operand::Kind::value)
-          shape = broadcast(shape, shapes[size_t(operand.index)]);
-      shapes.push_back(std::move(shape));
+      const Shape* shape = &scalar;
+      for (const Expression::Operand& operand : value.operands) {
+        if (operand.kind != Kind::input && operand.kind != Kind::value) continue;
+        const Shape& other =
+            operand.kind == Kind::input ? sources[size_t(operand.index)].shape : *shapes[size_t(operand.index)];
+        if (shape->rank() == 0)
+          shape = &other;
+        else if (other.rank() > 0 && *shape != other)
+          shape = &made.emplace_back(broadcast(*shape, other));
+      }
+      shapes.push_back(shape);
     }
-    return shapes;
+    std::vector<Shape> outputs;
+    for (const int value : expression_.outputs) outputs.push_back(*shapes[size_t(value)]);
+    return outputs;
   }
 
   static std::vector<Tensor> pieces_in(Context& context, const Expression::Join& join) {

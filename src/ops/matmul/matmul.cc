@@ -72,20 +72,21 @@ class MatMul : public NormableProduct {
     gemm.m = gemm.transpose_a ? left.columns : left.rows;
     gemm.k = gemm.transpose_a ? left.rows : left.columns;
     gemm.n = gemm.transpose_b ? right.rows : right.columns;
-    require(gemm.k == (gemm.transpose_b ? right.columns : right.rows), "inner dimensions differ: ", a.shape.str(),
-            " and ", b.shape.str());
+    if (gemm.k != (gemm.transpose_b ? right.columns : right.rows))
+      fail(Code::invalid_input, "inner dimensions differ: ", a.shape.str(), " and ", b.shape.str());
     const Shape batch = broadcast(left.matrices.batch, right.matrices.batch);
     std::vector<int64_t> dims(batch.dims().begin(), batch.dims().end());
     if (!row) dims.push_back(gemm.m);
     gemm.ldc = part_.width(gemm.n);
     if (!column) dims.push_back(gated_ ? gemm.n / 2 : gemm.ldc);
     const Tensor* const bias = context.find_input(2);
-    require(!bias || bias->count() == gemm.n, "the bias has shape ", bias ? bias->shape.str() : "", "; ", gemm.n,
-            " values are wanted");
+    if (bias && bias->count() != gemm.n)
+      fail(Code::invalid_input, "the bias has shape ", bias->shape.str(), "; ", gemm.n, " values are wanted");
     const Tensor* const residual = context.find_input(3);
     const Tensor out = context.output(0, Shape(dims));
-    require(!residual || (residual->type == out.type && residual->count() == out.count()), "the residual has shape ",
-            residual ? residual->shape.str() : "", "; the product has ", out.shape.str());
+    if (residual && (residual->type != out.type || residual->count() != out.count()))
+      fail(Code::invalid_input, "the residual has shape ", residual->shape.str(), "; the product has ",
+           out.shape.str());
     if (out.count() == 0) return;
     gemm.type = gemm.output = a.type;
     gemm.lda = std::max<int64_t>(left.leading, 1), gemm.ldb = std::max<int64_t>(right.leading, 1);

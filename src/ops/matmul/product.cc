@@ -108,18 +108,19 @@ int64_t RowPart::width(int64_t columns) const {
 }
 
 device::Gemm product_of(const Tensor& a, const Tensor& b, bool transpose_a, bool transpose_b, const Tensor* c) {
-  require(a.shape.rank() == 2 && b.shape.rank() == 2, "A and B must be matrices: ", a.shape.str(), " and ",
-          b.shape.str());
+  if (a.shape.rank() != 2 || b.shape.rank() != 2)
+    fail(Code::invalid_input, "A and B must be matrices: ", a.shape.str(), " and ", b.shape.str());
   device::Gemm gemm;
   gemm.transpose_a = transpose_a, gemm.transpose_b = transpose_b;
   gemm.m = a.shape[transpose_a ? 1 : 0], gemm.k = a.shape[transpose_a ? 0 : 1];
   gemm.n = b.shape[transpose_b ? 0 : 1];
-  require(gemm.k == b.shape[transpose_b ? 1 : 0], "inner dimensions differ: ", a.shape.str(),
-          transpose_a ? " transposed" : "", " and ", b.shape.str(), transpose_b ? " transposed" : "");
+  if (gemm.k != b.shape[transpose_b ? 1 : 0])
+    fail(Code::invalid_input, "inner dimensions differ: ", a.shape.str(), transpose_a ? " transposed" : "", " and ",
+         b.shape.str(), transpose_b ? " transposed" : "");
   gemm.lda = std::max<int64_t>(a.shape[1], 1), gemm.ldb = std::max<int64_t>(b.shape[1], 1), gemm.ldc = gemm.n;
   const Shape shape{gemm.m, gemm.n};
-  require(!c || broadcasts_to(c->shape, shape), "C of shape ", c ? c->shape.str() : "", " cannot be broadcast to ",
-          shape.str());
+  if (c && !broadcasts_to(c->shape, shape))
+    fail(Code::invalid_input, "C of shape ", c->shape.str(), " cannot be broadcast to ", shape.str());
   return gemm;
 }
 

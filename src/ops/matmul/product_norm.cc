@@ -34,21 +34,24 @@ class ProductNorm : public Op {
     const Tensor &a = context.input(kA), &b = context.input(kB);
     const Tensor* const residual = context.find_input(kResidual);
     const int rank = a.shape.rank();
-    require(a.type == b.type && rank > 0, "A has type ", device::name(a.type), " and shape ", a.shape.str(),
-            ", B has type ", device::name(b.type));
+    if (a.type != b.type || rank == 0)
+      fail(Code::invalid_input, "A has type ", device::name(a.type), " and shape ", a.shape.str(), ", B has type ",
+           device::name(b.type));
     const Tensor rows{a.type, a.where, {a.shape.count(0, rank - 1), a.shape.back()}, a.data};
     device::Gemm gemm = product_of(rows, b, false, transpose_b_, nullptr);
     gemm.type = gemm.output = a.type;
     gemm.alpha = alpha_;
     gemm.tf32 = tf32_;
     gemm.constant_b = is_constant(kB);
-    require(!residual || (residual->type == a.type && residual->count() == gemm.m * gemm.n), "the residual has shape ",
-            residual ? residual->shape.str() : "", "; the product has ", gemm.m, " rows of ", gemm.n);
+    if (residual && (residual->type != a.type || residual->count() != gemm.m * gemm.n))
+      fail(Code::invalid_input, "the residual has shape ", residual->shape.str(), "; the product has ", gemm.m,
+           " rows of ", gemm.n);
     const NormTypes types{a.type, context.input(kGamma).type, a.type};
     const auto row = [&](int input, Type type) -> const void* {
       const Tensor* const values = context.find_input(input);
-      require(!values || (values->type == type && values->count() == gemm.n), "input ", input, " has shape ",
-              values ? values->shape.str() : "", "; ", gemm.n, " values are wanted");
+      if (values && (values->type != type || values->count() != gemm.n))
+        fail(Code::invalid_input, "input ", input, " has shape ", values->shape.str(), "; ", gemm.n,
+             " values are wanted");
       return values ? values->data : nullptr;
     };
     const void* const bias = row(kBias, a.type);
@@ -68,8 +71,9 @@ class ProductNorm : public Op {
     const Shape shape = residual ? residual->shape : a.shape.with(rank - 1, gemm.n);
     norm.y = context.output(0, shape).data;
     if (const Tensor* const behind = context.find_input(kBehind)) {
-      require(behind->type == a.type && behind->shape == shape, "what is added to the result has shape ",
-              behind->shape.str(), "; the result has ", shape.str());
+      if (behind->type != a.type || behind->shape != shape)
+        fail(Code::invalid_input, "what is added to the result has shape ", behind->shape.str(), "; the result has ",
+             shape.str());
       norm.behind = behind->data;
     }
     if (context.wants_output(1)) norm.sum = context.output(1, shape).data;

@@ -83,7 +83,8 @@ bool StridedView::is_dense() const {
 }
 
 void StridedView::transpose(const std::vector<int64_t>& order) {
-  require(order.size() == axes_.size(), shape().str(), " cannot be transposed by ", order.size(), " axes");
+  if (order.size() != axes_.size())
+    fail(Code::invalid_input, shape().str(), " cannot be transposed by ", order.size(), " axes");
   marked(order, axes_.size());
   std::vector<Axis> made;
   for (int64_t axis : order) made.push_back(axes_[size_t(checked_axis(axis, int(order.size())))]);
@@ -94,7 +95,8 @@ void StridedView::squeeze(const std::vector<int64_t>& axes) {
   const std::vector<bool> drop = marked(axes, axes_.size());
   std::vector<Axis> made;
   for (size_t i = 0; i < axes_.size(); ++i) {
-    require(!drop[i] || count_of(axes_[i]) == 1, "axis ", i, " of ", shape().str(), " is not 1 and cannot be squeezed");
+    if (drop[i] && count_of(axes_[i]) != 1)
+      fail(Code::invalid_input, "axis ", i, " of ", shape().str(), " is not 1 and cannot be squeezed");
     if (!drop[i]) made.push_back(axes_[i]);
   }
   axes_ = std::move(made);
@@ -120,7 +122,8 @@ void StridedView::select(int64_t axis, int64_t index) {
 
 void StridedView::repeat(int64_t axis, int64_t count) {
   const auto at = size_t(checked_axis(axis, int(axes_.size())));
-  require(count_of(axes_[at]) == 1, "axis ", axis, " of ", shape().str(), " is not 1 and cannot be repeated");
+  if (count_of(axes_[at]) != 1)
+    fail(Code::invalid_input, "axis ", axis, " of ", shape().str(), " is not 1 and cannot be repeated");
   axes_[at] = {{count, 0}};
 }
 
@@ -136,7 +139,8 @@ int64_t StridedView::drop_repeats(int64_t axis) {
 
 bool StridedView::slice(int64_t axis, int64_t begin, int64_t count, int64_t size) {
   const auto at = size_t(checked_axis(axis, int(axes_.size())));
-  require(count_of(axes_[at]) == size, "axis ", axis, " of ", shape().str(), " is not ", size, ", as the model says");
+  if (count_of(axes_[at]) != size)
+    fail(Code::invalid_input, "axis ", axis, " of ", shape().str(), " is not ", size, ", as the model says");
   require(begin >= 0 && count >= 0 && begin <= size - count, count, " from ", begin, " on are more than the ", size,
           " of axis ", axis);
   if (count == size) return true;
@@ -150,7 +154,7 @@ bool StridedView::slice(int64_t axis, int64_t begin, int64_t count, int64_t size
 
 // All steps in a row are handed out to the new dimensions; some are cut in two.
 bool StridedView::reshape(const Shape& to) {
-  require(to.count() == shape().count(), shape().str(), " cannot be reshaped to ", to.str());
+  if (to.count() != shape().count()) fail(Code::invalid_input, shape().str(), " cannot be reshaped to ", to.str());
   if (to.count() == 0) {
     axes_ = StridedView(to).axes_;
     return true;
@@ -234,7 +238,7 @@ Shape reshaped(const Shape& in, std::vector<int64_t> dims, bool allow_zero) {
   int unknown = -1;
   for (size_t i = 0; i < dims.size(); ++i) {
     if (dims[i] == 0 && !allow_zero) {
-      require(int(i) < in.rank(), "shape asks to keep dimension ", i, " of ", in.str());
+      if (int(i) >= in.rank()) fail(Code::invalid_input, "shape asks to keep dimension ", i, " of ", in.str());
       dims[i] = in[int(i)];
     }
     require(dims[i] >= -1, "shape holds ", dims[i]);
@@ -246,11 +250,12 @@ Shape reshaped(const Shape& in, std::vector<int64_t> dims, bool allow_zero) {
     }
   }
   if (unknown >= 0) {
-    require(known != 0 && in.count() % known == 0, "cannot infer the -1: ", in.str(), " has ", in.count(), " elements");
+    if (known == 0 || in.count() % known != 0)
+      fail(Code::invalid_input, "cannot infer the -1: ", in.str(), " has ", in.count(), " elements");
     dims[size_t(unknown)] = in.count() / known;
   }
   const Shape shape(dims);
-  require(shape.count() == in.count(), in.str(), " cannot be reshaped to ", shape.str());
+  if (shape.count() != in.count()) fail(Code::invalid_input, in.str(), " cannot be reshaped to ", shape.str());
   return shape;
 }
 

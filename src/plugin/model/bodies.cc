@@ -159,13 +159,22 @@ class Examination {
   std::unordered_map<std::string, int> numbers_;
 };
 
+// As often as a loop's body runs, as far as constants tell; once if they don't.
+int64_t times_known(const GraphNodeInfo& loop) {
+  if (loop.op_type() == "Scan") {
+    const auto dims = loop.input_dims(loop.input_count() - 1);  // of what is scanned
+    return dims && !dims->empty() ? std::max<int64_t>((*dims)[0], 1) : 1;
+  }
+  const ops::Tensor* const trips = loop.op_type() == "Loop" ? loop.constant_input(0) : nullptr;
+  return trips && trips->count() == 1 ? *trips->as<const int64_t>() : 1;
+}
+
 // That run; of loops inside whose count is constant as often as that says, unless they are too long themselves.
 int64_t nodes_in(const OrtGraph* body, const Compiled& compiled) {
   int64_t count = 0;
   for (const OrtNode* node : nodes_of(body)) {
     const GraphNodeInfo info(node);
-    const ops::Tensor* const trips = info.op_type() == "Loop" ? info.constant_input(0) : nullptr;
-    const int64_t times = trips && trips->count() == 1 ? *trips->as<const int64_t>() : 1;
+    const int64_t times = times_known(info);
     count += std::max<int64_t>(1, int64_t(compiled.size(info.name())));
     for (const NamedBody& inner : bodies_of(node)) {
       const int64_t once = nodes_in(inner.graph, compiled);
@@ -336,6 +345,12 @@ ByData by_data(const OrtNode* node, const Compiled& compiled, const ops::Setting
 
 int64_t most_unrolled(const OrtNode* loop, const Compiled& compiled) {
   return kMostUnrolled / std::max<int64_t>(nodes_in(bodies_of(loop)[0].graph, compiled), 1);
+}
+
+bool is_once_beyond(const OrtNode* node, const Compiled& compiled) {
+  const GraphNodeInfo info(node);
+  if (info.op_type() != "Scan" || !compiled.why_not_by_data.empty()) return false;
+  return times_known(info) == 1 || times_known(info) > most_unrolled(node, compiled);
 }
 
 std::optional<Beyond> beyond_unrolled(const OrtNode* node, const Compiled& compiled, const ops::Settings& settings,

@@ -39,6 +39,8 @@ inline constexpr int64_t kMostUnrolled = 4096;
 struct PlacementNode;
 // In so many iterations there are as many.
 int64_t most_unrolled(const OrtNode* loop, const Compiled& compiled);
+// Whether a graph has a Scan's body once, for more iterations than that.
+bool is_once_beyond(const OrtNode* node, const Compiled& compiled);
 
 // What the host lacks, so that data on the device decides.
 struct ByData {

@@ -139,7 +139,7 @@ void FusedGraph::add_bodies(const OrtNode* node, fuse::Node& made) {
         *bodies_.emplace_back(std::make_unique<FusedGraph>(body.graph, settings_, compiled_, std::move(on_host)));
     auto plan = std::make_shared<fuse::Plan>(
         inside.plan_of_body(body.graph, is_loop, is_loop && by_data.decides, reads, host_reads, claim.made_on_host));
-    if (plan->by_data) plan->beyond = most_unrolled(node, *compiled_);
+    if (plan->by_data || is_once_beyond(node, *compiled_)) plan->beyond = most_unrolled(node, *compiled_);
     made.bodies.push_back({body.name, std::move(plan)});
   }
 }

@@ -114,6 +114,13 @@ bool memory_limit(std::string_view text, Options& o) {
   return take(number<size_t>(text, 1, SIZE_MAX), o.gpu_mem_limit);
 }
 
+bool bytes_of_graphs(std::string_view text, Options& o) {
+  if (text == "half") return o.auto_graph_mem_limit.reset(), true;
+  const std::optional<size_t> bytes = number<size_t>(text, 1, SIZE_MAX);
+  if (bytes) o.auto_graph_mem_limit = bytes;
+  return bytes.has_value();
+}
+
 // onnxruntime runs a model at most eight times in a row to get it captured; with more than six warm-ups its own
 // count can run out before the capture has happened.
 constexpr int kMostWarmUps = 6;
@@ -154,6 +161,11 @@ constexpr OptionRow kRows[] = {
     {"auto_graph_limit", false, "128", "a number from 1 to 100000",
      "The most graphs that `auto_graph` keeps in a session: those that are used most.",
      [](std::string_view value, Options& o) { return take(number(value, 1, 100000), o.auto_graph_limit); }},
+    {"auto_graph_mem_limit", false, "half", "a number of bytes, more than zero, or half",
+     "The most device memory that graphs of `auto_graph` hold in a session: those that are used most. It is what they "
+     "work in, and what the driver takes for them, which is estimated as 10 KiB a node. `half` is half of "
+     "`gpu_mem_limit`, or of the device's memory.",
+     bytes_of_graphs},
     {"conditional_nodes", false, "1", kFlag,
      "Let graphs hold an If or a Loop about which data on the device decides, if no shape depends on it and the driver "
      "is CUDA 12.8's or newer. Elsewhere onnxruntime runs these nodes.",

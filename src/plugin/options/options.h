@@ -26,6 +26,7 @@ struct Options {
 
   std::optional<bool> auto_graph;  // none: where captures survive a wait for the whole device
   int auto_graph_limit = 128;
+  std::optional<size_t> auto_graph_mem_limit;  // none: half of what the session may have
   bool conditional_nodes = true;
   std::map<std::string, std::vector<int64_t>> pad;  // by dimension the lengths, in their order
   bool lengthens = true;                            // what grows, by itself

@@ -27,6 +27,7 @@ void Ep::set_dynamic_option(const std::string& key, const std::string& value) {
                                  .holders = arena_->holders(),
                                  .pinned = registration_->pinned().stats(),
                                  .staging_bytes = copies_.held_bytes(),
+                                 .graphs = store_ ? store_->held() : automatic::HeldReport(),
                                  .device = device::memory_info(device())}),
                         value);
   if (bare == "report_tuning") {

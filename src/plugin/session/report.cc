@@ -40,7 +40,9 @@ std::string as_json(const std::set<std::string>& texts) {
   return text("[", json, "]");
 }
 
-std::string as_json(const std::map<std::string, std::set<int64_t>>& numbers) {
+// Of names and their numbers.
+template <class Named>
+std::string numbers_as_json(const Named& numbers) {
   std::string json;
   for (const auto& [name, some] : numbers) {
     std::string list;
@@ -49,6 +51,17 @@ std::string as_json(const std::map<std::string, std::set<int64_t>>& numbers) {
   }
   return text("{", json, "}");
 }
+
+std::string as_json(const std::vector<automatic::ShapesReport>& reports) {
+  std::string json;
+  for (const automatic::ShapesReport& r : reports)
+    json += text(json.empty() ? "" : ",\n  ", "{\"inputs\": ", numbers_as_json(r.inputs),
+                 ", \"scratch_bytes\": ", r.scratch_bytes, ", \"graphs\": ", r.graphs,
+                 ", \"workspace_bytes\": ", r.workspace_bytes, ", \"graph_nodes\": ", r.graph_nodes, "}");
+  return text("[", json, "]");
+}
+
+std::string limit_as_json(size_t bytes) { return bytes == SIZE_MAX ? "null" : std::to_string(bytes); }
 
 }  // namespace
 
@@ -69,9 +82,10 @@ std::string as_json(const std::vector<automatic::RegionReport>& reports) {
                  ", \"keys\": ", r.keys, ", \"graphs\": ", r.graphs, ", \"scratch_bytes\": ", r.scratch_bytes,
                  ", \"captures\": ", r.captures, ", \"replays\": ", r.replays, ", \"staged\": ", r.staged,
                  ", \"first_runs\": ", r.first_runs, ", \"padded\": ", r.padded, ", \"grown\": ", r.grown,
-                 ", \"lengths\": ", as_json(r.lengths), ", \"changing\": ", as_json(r.changing),
+                 ", \"lengths\": ", numbers_as_json(r.lengths), ", \"changing\": ", as_json(r.changing),
                  ", \"in_captures\": ", r.in_captures, ", \"eager\": ", r.eager(), ", \"moved\": ", r.moved,
-                 ", \"crowded\": ", r.crowded, ", \"refused\": ", r.refused, ", \"refusal\": ", quoted(r.refusal), "}");
+                 ", \"crowded\": ", r.crowded, ", \"refused\": ", r.refused, ", \"refusal\": ", quoted(r.refusal),
+                 ", \"shapes\": ", as_json(r.shapes), "}");
   return json + "]\n";
 }
 
@@ -92,7 +106,6 @@ std::string as_json_line(const device::TraceEntry& entry) {
 }
 
 std::string as_json(const MemoryReport& r) {
-  const bool limited = r.arena.limit_bytes != SIZE_MAX;
   std::string holders;
   for (const memory::Holder& holder : r.holders)
     holders += text(holders.empty() ? "" : ",\n  ", "{\"name\": ", quoted(holder.name), ", \"bytes\": ", holder.bytes,
@@ -100,13 +113,15 @@ std::string as_json(const MemoryReport& r) {
   return text(
       "{\"arena\": {\"in_use_bytes\": ", r.arena.in_use_bytes, ", \"held_bytes\": ", r.arena.held_bytes,
       ", \"graph_bytes\": ", r.arena.graph_bytes, ", \"peak_in_use_bytes\": ", r.arena.peak_in_use_bytes,
-      ", \"limit_bytes\": ", limited ? std::to_string(r.arena.limit_bytes) : "null",
-      ", \"largest_bytes\": ", r.arena.largest_bytes, ", \"allocations\": ", r.arena.allocations,
-      ", \"reserves\": ", r.arena.reserves, ", \"driver_allocations\": ", r.arena.driver_allocations,
-      ", \"shrinks\": ", r.arena.shrinks, "},\n \"holders\": [", holders,
-      "],\n \"pinned\": {\"in_use_bytes\": ", r.pinned.in_use_bytes, ", \"held_bytes\": ", r.pinned.held_bytes,
-      ", \"peak_in_use_bytes\": ", r.pinned.peak_in_use_bytes, ", \"allocations\": ", r.pinned.allocations,
-      ", \"driver_allocations\": ", r.pinned.driver_allocations, "},\n \"staging\": {\"held_bytes\": ", r.staging_bytes,
+      ", \"limit_bytes\": ", limit_as_json(r.arena.limit_bytes), ", \"largest_bytes\": ", r.arena.largest_bytes,
+      ", \"allocations\": ", r.arena.allocations, ", \"reserves\": ", r.arena.reserves,
+      ", \"driver_allocations\": ", r.arena.driver_allocations, ", \"shrinks\": ", r.arena.shrinks,
+      "},\n \"holders\": [", holders, "],\n \"pinned\": {\"in_use_bytes\": ", r.pinned.in_use_bytes,
+      ", \"held_bytes\": ", r.pinned.held_bytes, ", \"peak_in_use_bytes\": ", r.pinned.peak_in_use_bytes,
+      ", \"allocations\": ", r.pinned.allocations, ", \"driver_allocations\": ", r.pinned.driver_allocations,
+      "},\n \"staging\": {\"held_bytes\": ", r.staging_bytes,
+      "},\n \"automatic_graphs\": {\"graphs\": ", r.graphs.graphs, ", \"workspace_bytes\": ", r.graphs.workspace_bytes,
+      ", \"node_bytes\": ", r.graphs.node_bytes, ", \"limit_bytes\": ", limit_as_json(r.graphs.limit_bytes),
       "},\n \"device\": {\"free_bytes\": ", r.device.free_bytes, ", \"total_bytes\": ", r.device.total_bytes, "}}\n");
 }
 

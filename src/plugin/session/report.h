@@ -20,7 +20,8 @@ std::string as_json(const std::vector<graph::Report>& reports);
 
 // A JSON list of {"region", "nodes", "keys", "graphs", "scratch_bytes", "captures", "replays", "staged", "first_runs",
 // "padded", "grown", "lengths": {dimension: [...]}, "changing": ["input[axis]", ...], "in_captures", "eager", "moved",
-// "crowded", "refused", "refusal"}.
+// "crowded", "refused", "refusal", "shapes": [{"inputs": {input: [...]}, "scratch_bytes", "graphs", "workspace_bytes",
+// "graph_nodes"}, ...]}.
 std::string as_json(const std::vector<automatic::RegionReport>& reports);
 
 // Where a node is: on Encore or not, by itself or, if `part` names it, in a region or group.
@@ -38,10 +39,12 @@ struct MemoryReport {
   std::vector<memory::Holder> holders;
   PinnedPool::Stats pinned;
   size_t staging_bytes = 0;
+  automatic::HeldReport graphs;
   device::MemoryInfo device;
 };
 // {"arena": {..., "limit_bytes": null if there is no limit}, "holders": [{"name", "bytes", "blocks"}], "pinned": {...},
-// "staging": {"held_bytes"}, "device": {"free_bytes", "total_bytes"}}.
+// "staging": {"held_bytes"}, "automatic_graphs": {"graphs", "workspace_bytes", "node_bytes", "limit_bytes"}, "device":
+// {"free_bytes", "total_bytes"}}.
 std::string as_json(const MemoryReport& report);
 
 // [{"problem", "candidates", "chosen", "first_us", "chosen_us"}]

@@ -14,6 +14,7 @@ struct Factor {
   const void* data;
   int64_t leading, distance;
   bool is_turned;
+  void* scratch;  // null: they are where they were
 };
 
 struct Sizes {
@@ -43,12 +44,14 @@ std::optional<int64_t> distance_of(const HeadMatrices& all, const Sizes& sizes) 
 Factor factor_of(Context& context, HeadMatrices all, const Sizes& sizes) {
   const bool is_turned = all.column != 1 && all.row == 1;
   const bool is_matrix = is_turned ? all.column >= sizes.rows : all.column == 1 && all.row >= sizes.columns;
+  void* scratch = nullptr;
   if (!is_matrix || !distance_of(all, sizes)) {
-    const HeadMatrices dense = sizes.dense(context.scratch(size_t(sizes.count()) * kBytes), is_turned);
+    scratch = context.scratch(size_t(sizes.count()) * kBytes);
+    const HeadMatrices dense = sizes.dense(scratch, is_turned);
     copy(context, all, dense, sizes);
     all = dense;
   }
-  return {all.data, is_turned ? all.column : all.row, *distance_of(all, sizes), is_turned};
+  return {all.data, is_turned ? all.column : all.row, *distance_of(all, sizes), is_turned, scratch};
 }
 
 // Whether products can be written there: one after the other, or their rows in turn.
@@ -64,12 +67,14 @@ bool holds_products(const HeadMatrices& y, const Sizes& sizes) {
 void take_softmax(Context& context, const ProductAttention& p, const Tensor& scores) {
   if (!p.mask) return masked_softmax(context.stream(), scores, nullptr, false, scores);
   Tensor mask = *p.mask;
+  void* all = nullptr;
   if (!shares_rows(mask.shape.dims(), scores.shape.dims(), scores.shape.rank() - 1)) {
-    void* const all = context.scratch(scores.bytes());
+    all = context.scratch(scores.bytes());
     expand(context.stream(), mask, scores.shape, all);
     mask.data = all, mask.shape = scores.shape;
   }
   masked_softmax(context.stream(), scores, &mask, p.zeros, scores);
+  context.give_back(all);
 }
 
 }  // namespace
@@ -79,11 +84,8 @@ void attend_by_products(Context& context, const ProductAttention& p) {
   if (of_y.count() == 0) return;
   const Factor q = factor_of(context, p.q, {p.batch, p.heads, p.queries, p.head_size});
   const Factor k = factor_of(context, p.k, {p.batch, p.heads, p.keys, p.head_size});
-  const Factor v = factor_of(context, p.v, {p.batch, p.heads, p.keys, p.value_size});
   const Shape shape{p.batch, p.heads, p.queries, p.keys};
   const Tensor scores{Type::f32, Where::device, shape, context.scratch(size_t(shape.count()) * kBytes)};
-  const bool in_place = holds_products(p.y, of_y);
-  const HeadMatrices y = in_place ? p.y : of_y.dense(context.scratch(size_t(of_y.count()) * kBytes));
 
   ScratchWorkspace workspace(context);
   device::Gemm gemm{.m = p.queries, .batch = p.batch * p.heads, .tf32 = p.tf32};
@@ -93,7 +95,12 @@ void attend_by_products(Context& context, const ProductAttention& p) {
   gemm.stride_a = q.distance, gemm.stride_b = k.distance, gemm.stride_c = p.queries * p.keys;
   gemm.alpha = float(p.scale);
   context.blas().gemm(context.stream(), gemm, q.data, k.data, scores.data, nullptr, workspace);
+  for (const Factor* const read : {&k, &q}) context.give_back(read->scratch);
   if (scores.count() > 0) take_softmax(context, p, scores);
+
+  const Factor v = factor_of(context, p.v, {p.batch, p.heads, p.keys, p.value_size});
+  const bool in_place = holds_products(p.y, of_y);
+  const HeadMatrices y = in_place ? p.y : of_y.dense(context.scratch(size_t(of_y.count()) * kBytes));
   gemm.n = p.value_size, gemm.k = p.keys;
   gemm.transpose_a = false, gemm.transpose_b = v.is_turned;
   gemm.lda = p.keys, gemm.ldb = v.leading, gemm.ldc = y.row;
