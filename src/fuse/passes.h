@@ -222,7 +222,8 @@ void join_movements(Match& match);
 
 // Einsum is MatMul where its equation says no more.
 void make_product_of_einsum(Match& match, int einsum);
-// Single numbers that are computed from constants, or from dimensions which the model tells, are constants.
+// Single numbers that are computed from constants, or from dimensions which the model tells, are constants; so are
+// integers that are computed from these dimensions, such as where a part begins.
 void know_numbers(Match& match);
 // What is computed from constants alone, as each run would do it, is one, if it doesn't take much more memory.
 void fold_constants(Match& match);

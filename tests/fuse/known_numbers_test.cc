@@ -39,6 +39,26 @@ out y
   EXPECT_EQ(made.find("Pow"), made.npos) << made;
 }
 
+// A third of the columns, as torch's older exporter cuts them where the batch is any.
+TEST(KnownNumbers, IntegersOfDimensions) {
+  constexpr const char* kThird = R"(in x: f16[n, 12, 7]
+const first: i64[1] = [0]
+const axis: i64[1] = [1]
+const more: i64[1] = [2]
+const parts: i64[1] = [3]
+shape: i64[3] = Shape(x)
+size: i64[1] = Gather(shape, axis) {axis = 0}
+above: i64[1] = Add(size, more)
+end: i64[1] = Div(above, parts)
+y: f16[n, 4, 7] = Slice(x, first, end, axis)
+out y
+)";
+  const std::string made = after("known_numbers", kThird);
+  EXPECT_NE(made.find("const end: i64[1] = [4]"), made.npos) << made;
+  EXPECT_EQ(made.find("Shape"), made.npos) << made;
+  expect_stays("known_numbers", kThird, "in x: f16[n, 12, 7]\n", "in x: f16[n, m, 7]\n");
+}
+
 TEST(KnownNumbers, NotOfOthers) {
   const auto stays = [](const char* part, const char* by) { expect_stays("known_numbers", kScale, part, by); };
   stays("in x: f16[n, 4, 16]\n", "in x: f16[n, 4, m]\n");
