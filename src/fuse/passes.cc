@@ -13,6 +13,7 @@ constexpr Pass kPasses[] = {
     {"einsums", nullptr, make_product_of_einsum, false},
     {"group_norms", "a norm of groups", join_group_norm, false},
     {"convolution_sums", nullptr, join_convolution_sum, false},
+    {"unmoved", nullptr, drop_identity, false},
     {"channels_last", nullptr, nullptr, false, turn_pictures},
     {"batch_norms_ahead", nullptr, fold_batch_norm_ahead, false},
     {"convolutions", nullptr, join_convolution, false},

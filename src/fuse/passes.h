@@ -197,7 +197,8 @@ void take_planes(Match& match, int turn);
 void fold_batch_norm(Match& match, int norm);
 // One that only a convolution reads is one with the convolution.
 void fold_batch_norm_ahead(Match& match, int norm);
-// A batch normalisation by constants that only an elementwise step reads is a product and a sum, which go with it.
+// A batch normalisation by constants that only an elementwise step reads, which makes as much, is a product and a sum,
+// which go with it.
 void open_batch_norm(Match& match, int norm);
 // A Clip that elementwise steps are around is Max and Min.
 void open_clip(Match& match, int clip);
@@ -239,8 +240,8 @@ void join_transposes(Match& match, int second);
 void read_shape_before_turn(Match& match, int shape);
 // A Gather of all that there is in its order gives it another shape.
 void open_gather(Match& match, int gather);
-// Who reads what Identity makes, a Pad by nothing, a Slice of all, or a Resize to the same size, can read what it is
-// made of.
+// Who reads what Identity makes, a Pad by nothing, a Slice of all, a Reshape to the same dimensions, or a Resize to the
+// same size, can read what it is made of.
 void drop_identity(Match& match, int identity);
 // What is repeated for readers that broadcast anyway, and bools of which others that are constant leave one side as it
 // is: they read that.
