@@ -79,6 +79,9 @@ void pad_heads(Match& match, int attention);
 // they come along: as one product by both constants, whose columns alternate, and which gates what it makes. So does
 // one product of which they are the halves. Parts of something else are left to a program, which reads them in place.
 void join_gate(Match& match, int first);
+// Other gates, such as gelu(x) * y: products of the same rows by constants, of which an elementwise step reads an
+// activation of one and the other, are one product, and programs read its parts in place.
+void join_gated_products(Match& match, int product);
 // The norms of language models, whose rows are multiplied by constants, quantized or not: norm and product become one
 // step, which norms few rows on the way. The product may be a gate's.
 void join_norm(Match& match, int product);
@@ -99,6 +102,8 @@ void join_spelled_norm(Match& match, int mean);
 void centre_norm(Match& match, int norm);
 // A norm by scale and bias in float of what has been halves, and becomes such again, reads and writes halves.
 void join_norm_casts(Match& match, int norm);
+// So does a reduction in float of what has been halves, and becomes such again.
+void join_reduction_casts(Match& match, int reduction);
 // x / max(length of x, a number) along rows: queries and keys of attention by cosines, in four to six nodes.
 void join_spelled_l2_norm(Match& match, int quotient);
 // Whether scores go to a softmax, perhaps behind masks.
