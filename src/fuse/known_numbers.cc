@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "fuse/links.h"
 #include "fuse/passes.h"
 #include "fuse/shape_symbols.h"
 #include "ops/registry.h"
@@ -91,6 +92,20 @@ void know_numbers(Match& match) {
     match.substitute(v, match.add_constant(match.value(v).name, known));
   }
   for (auto at = made.rbegin(); at != made.rend(); ++at) drop_unread(match, at->first);
+}
+
+void know_target(Match& match, int reshape) {
+  if (!match.is(reshape, "Reshape") || match.value(match.step(reshape).inputs[1]).is_constant) return;
+  const Step& step = match.step(reshape);
+  const ShapeSymbols symbols(match);
+  const auto wanted = symbols.target(step);
+  const auto numbers = Links::kept(wanted, match.value(step.inputs[0]).dims);
+  if (!numbers || std::ranges::count(*wanted, 0)) return;
+  const int from = match.producer(step.inputs[1]);
+  const int target = match.add_constant(match.value(step.inputs[1]).name, own_ints(*numbers));
+  match.replace({reshape}, match.plan().step({ops::kOnnx, "Reshape", 13}, step.node->name(), {step.inputs[0], target},
+                                             step.outputs));
+  if (from >= 0) drop_unread(match, from);
 }
 
 }  // namespace encore::fuse

@@ -8,6 +8,8 @@ namespace {
 constexpr Pass kPasses[] = {
     {"dims", nullptr, infer_dims},
     {"known_numbers", nullptr, nullptr, false, know_numbers},
+    {"known_targets", nullptr, know_target, false},
+    {"turned_operands", nullptr, turn_operand_ahead, false},
     {"constants", nullptr, nullptr, false, fold_constants},
     {"repetitions", nullptr, drop_repetition, false},
     {"einsums", nullptr, make_product_of_einsum, false},

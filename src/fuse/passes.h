@@ -231,6 +231,9 @@ void make_product_of_einsum(Match& match, int einsum);
 // Single numbers that are computed from constants, or from dimensions which the model tells, are constants; so are
 // integers that are computed from these dimensions, such as where a part begins.
 void know_numbers(Match& match);
+// What a Reshape computes its dimensions with, if all but one are numbers, or there before, is a constant: nobody asks
+// for shapes then, and values have no readers for these alone.
+void know_target(Match& match, int reshape);
 // What is computed from constants alone, as each run would do it, is one, if it doesn't take much more memory.
 void fold_constants(Match& match);
 // A Cast to a wider type and back, or to one that is asked where it is infinite or NaN.
@@ -239,6 +242,8 @@ void drop_casts(Match& match, int second);
 void ask_for_any(Match& match, int greater);
 // Rows that are turned before a product are turned behind it, or the other way round, where they are moved anyway.
 void turn_rows_elsewhere(Match& match, int step);
+// What is turned behind a step by a constant, while its other operand is turned likewise for others, is made of that.
+void turn_operand_ahead(Match& match, int turn);
 // Two transpositions are one, or none.
 void join_transposes(Match& match, int second);
 // What is turned for its shape alone is not.

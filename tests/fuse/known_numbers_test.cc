@@ -59,6 +59,31 @@ out y
   expect_stays("known_numbers", kThird, "in x: f16[n, 12, 7]\n", "in x: f16[n, m, 7]\n");
 }
 
+// Heads, as torch's older exporter asks for them where batch and sequence are any.
+constexpr const char* kTarget = R"(in x: f16[n, m, 12]
+const zero: i64[1] = [0]
+const one: i64[1] = [1]
+const heads: i64[1] = [3]
+const size: i64[1] = [4]
+shape: i64[3] = Shape(x)
+batch: i64[1] = Gather(shape, zero) {axis = 0}
+rows: i64[1] = Gather(shape, one) {axis = 0}
+target: i64[4] = Concat(batch, rows, heads, size) {axis = 0}
+y: f16[n, m, 3, 4] = Reshape(x, target) {allowzero = 1}  # "heads"
+out y
+)";
+
+TEST(KnownTargets, AreConstants) {
+  EXPECT_EQ(after("known_targets", kTarget), R"(in x: f16[n, m, 12]
+const target: i64[4] = [0, 0, 3, 4]
+y: f16[n, m, 3, 4] = Reshape(x, target)  # "heads"
+out y
+)");
+  const std::string flat = replaced(replaced(kTarget, "y: f16[n, m, 3, 4]", "y: f16[m, n, 3, 4]"),
+                                    "Concat(batch, rows,", "Concat(rows, batch,");
+  EXPECT_EQ(after("known_targets", flat), text_of(plan_from(flat)));
+}
+
 TEST(KnownNumbers, NotOfOthers) {
   const auto stays = [](const char* part, const char* by) { expect_stays("known_numbers", kScale, part, by); };
   stays("in x: f16[n, 4, 16]\n", "in x: f16[n, 4, m]\n");
