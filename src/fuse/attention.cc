@@ -58,7 +58,8 @@ class Search {
     if (core->mask >= 0 &&
         (match_.value(core->mask).type != type || match_.rank(core->mask).value_or(*axes + 1) > *axes))
       return leave("its mask has another type, or its dimensions are not known");
-    if (*axes == 5 && (core->is_turned || !are_windows(q, k, core->v, core->product_y) || !suits_windows(core->mask, q)))
+    if (*axes == 5 &&
+        (core->is_turned || !are_windows(q, k, core->v, core->product_y) || !suits_windows(core->mask, q)))
       return leave("its five dimensions are not of windows of known sizes, with masks for images or windows");
     auto made = joined(
         *core, {q, k, core->v},

@@ -142,7 +142,9 @@ void turn_operand_ahead(Match& match, int turn) {
     if (!match.value(constant).is_constant || match.rank(constant) != order->size() || match.rank(x) != order->size() ||
         match.value(x).dims != match.value(v).dims)
       continue;
-    const auto turns_alike = [&](int s) { return match.is(s, "Transpose") && match.node(s).find_ints("perm") == order; };
+    const auto turns_alike = [&](int s) {
+      return match.is(s, "Transpose") && match.node(s).find_ints("perm") == order;
+    };
     const auto other = std::ranges::find_if(match.readers(x), turns_alike);
     if (other == match.readers(x).end()) continue;
     const int turned = match.add_like(constant, " turned", permuted(*match.value(constant).dims, *order));

@@ -31,7 +31,8 @@ TEST(BatchNorms, AreElementwiseInFloats) {
 
 // ConvMixer adds its picture to what is normed behind an activation.
 TEST(BatchNorms, AheadOfASumAreElementwise) {
-  const std::string sum = replaced(replaced(kNorm, "const scale", "in r: f16[n, 2, 3, 3]\nconst scale"), "Relu(z)", "Add(z, r)");
+  const std::string sum =
+      replaced(replaced(kNorm, "const scale", "in r: f16[n, 2, 3, 3]\nconst scale"), "Relu(z)", "Add(z, r)");
   const std::string made = opened(sum);
   EXPECT_EQ(made.find("BatchNormalization"), made.npos) << made;
   const std::string wider = replaced(replaced(sum, "in r: f16[n, 2, 3, 3]", "in r: f16[2, n, 2, 3, 3]"),

@@ -83,7 +83,8 @@ TEST(Dims, MayBeMultiples) {
 
 // DeBERTa repeats its positions for each sequence, whose number it divides heads by.
 TEST(Dims, MayBeRepeated) {
-  EXPECT_EQ(dims_of_y("in x: f32[1, n, 4]\nconst t: i64[3] = [3, 1, 2]\ny: f32 = Tile(x, t)\nout y"), "y: f32[3, n, 8]");
+  EXPECT_EQ(dims_of_y("in x: f32[1, n, 4]\nconst t: i64[3] = [3, 1, 2]\ny: f32 = Tile(x, t)\nout y"),
+            "y: f32[3, n, 8]");
   const char* const kDivided = R"(in x: f32[n, 12]
 in z: f32[2, 5]
 const rows: i64[2] = [-1, 4]
