@@ -101,6 +101,8 @@ void know_target(Match& match, int reshape) {
   const auto wanted = symbols.target(step);
   const auto numbers = Links::kept(wanted, match.value(step.inputs[0]).dims);
   if (!numbers || std::ranges::count(*wanted, 0)) return;
+  // Beside one that stays, and may be zero, nothing tells how much is left.
+  if (std::ranges::count(*numbers, 0) && std::ranges::count(*numbers, -1)) return;
   const int from = match.producer(step.inputs[1]);
   const int target = match.add_constant(match.value(step.inputs[1]).name, own_ints(*numbers));
   match.replace({reshape}, match.plan().step({ops::kOnnx, "Reshape", 13}, step.node->name(), {step.inputs[0], target},

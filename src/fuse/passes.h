@@ -231,8 +231,8 @@ void make_product_of_einsum(Match& match, int einsum);
 // Single numbers that are computed from constants, or from dimensions which the model tells, are constants; so are
 // integers that are computed from these dimensions, such as where a part begins.
 void know_numbers(Match& match);
-// What a Reshape computes its dimensions with, if all but one are numbers, or there before, is a constant: nobody asks
-// for shapes then, and values have no readers for these alone.
+// What a Reshape computes its dimensions with, if all are numbers, or there before, or all but one are numbers, is a
+// constant: nobody asks for shapes then, and values have no readers for these alone.
 void know_target(Match& match, int reshape);
 // What is computed from constants alone, as each run would do it, is one, if it doesn't take much more memory.
 void fold_constants(Match& match);

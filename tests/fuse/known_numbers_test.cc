@@ -79,9 +79,16 @@ const target: i64[4] = [0, 0, 3, 4]
 y: f16[n, m, 3, 4] = Reshape(x, target)  # "heads"
 out y
 )");
-  const std::string flat = replaced(replaced(kTarget, "y: f16[n, m, 3, 4]", "y: f16[m, n, 3, 4]"),
-                                    "Concat(batch, rows,", "Concat(rows, batch,");
-  EXPECT_EQ(after("known_targets", flat), text_of(plan_from(flat)));
+  const std::string turned = replaced(replaced(kTarget, "y: f16[n, m, 3, 4]", "y: f16[m, n, 3, 4]"),
+                                      "Concat(batch, rows,", "Concat(rows, batch,");
+  EXPECT_EQ(after("known_targets", turned), text_of(plan_from(turned)));
+  // Of no sequences any number of rows has no elements.
+  const std::string fewer = replaced(replaced(kTarget, "y: f16[n, m, 3, 4]", "y: f16[n, l, 4]"),
+                                     "Concat(batch, rows, heads, size)", "Concat(batch, rest, size)");
+  const std::string left = replaced(replaced(fewer, "target: i64[4]", "target: i64[3]"), "shape: i64[3]",
+                                    "in l: i64[l]\nof_l: i64[1] = Shape(l)\nrest: i64[1] = Gather(of_l, zero) {axis = "
+                                    "0}\nshape: i64[3]");
+  EXPECT_EQ(after("known_targets", left), text_of(plan_from(left)));
 }
 
 TEST(KnownNumbers, NotOfOthers) {
