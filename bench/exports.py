@@ -71,6 +71,20 @@ def t5():
     return transformers.T5EncoderModel(config), torch.randint(0, config.vocab_size, (1, 128))
 
 
+def encoder(model, config, **more):
+    """A small one of texts."""
+    import transformers
+
+    shape = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6, "intermediate_size": 1536}
+    config = getattr(transformers, config)(**shape, **more)
+    return getattr(transformers, model)(config), torch.randint(5, config.vocab_size, (1, 128))
+
+
+def deberta():
+    relative = {"relative_attention": True, "position_buckets": 256, "pos_att_type": ["p2c", "c2p"]}
+    return encoder("DebertaV2Model", "DebertaV2Config", **relative, share_att_key=True, type_vocab_size=0)
+
+
 # The exporter by tracing makes other graphs than the one by torch.export; each has its users.
 TRACED = {
     "convnext": lambda: of_torchvision("convnext_tiny"),
@@ -83,14 +97,20 @@ TRACED = {
     "t5": t5,
 }
 EXPORTED = {
+    "coatnet": lambda: of_timm("coatnet_nano_rw_224"),
+    "convmixer": lambda: of_timm("convmixer_768_32"),
     "convnextv2": lambda: of_timm("convnextv2_tiny"),
     "cohere": lambda: prefill("CohereForCausalLM", "CohereConfig"),
+    "deberta": deberta,
     "edgenext": lambda: of_timm("edgenext_x_small", (1, 3, 256, 256)),
+    "efficientvit": lambda: of_timm("efficientvit_m0"),
     "fastvit": lambda: of_timm("fastvit_t8", (1, 3, 256, 256)),
     "gemma2": lambda: prefill("Gemma2ForCausalLM", "Gemma2Config", head_dim=64),
     "ghostnet": lambda: of_timm("ghostnet_100"),
     "qwen3": lambda: prefill("Qwen3ForCausalLM", "Qwen3Config", head_dim=128),
     "repvit": lambda: of_timm("repvit_m1"),
+    "resnest": lambda: of_timm("resnest14d"),
+    "roformer": lambda: encoder("RoFormerModel", "RoFormerConfig"),
     "segformer": segformer,
     "shufflenet": lambda: of_torchvision("shufflenet_v2_x1_0"),
     "wav2vec2": wav2vec2,

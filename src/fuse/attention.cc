@@ -26,8 +26,16 @@ struct Attention {
   int y = -1;
   ops::ViewedAttention how;
   int windows = -1;                   // a mask that the one among the inputs is added to
-  std::optional<ViewStep> to_y = {};  // what is made is reshaped so
+  std::optional<ViewStep> to_y = {};  // what is made is moved so
 };
+
+// The last two dimensions change places.
+std::vector<int64_t> swap_of(size_t rank) {
+  std::vector<int64_t> order(rank);
+  std::iota(order.begin(), order.end(), 0);
+  std::swap(order[rank - 1], order[rank - 2]);
+  return order;
+}
 
 class Search {
  public:
@@ -50,12 +58,13 @@ class Search {
     if (core->mask >= 0 &&
         (match_.value(core->mask).type != type || match_.rank(core->mask).value_or(*axes + 1) > *axes))
       return leave("its mask has another type, or its dimensions are not known");
-    if (*axes == 5 && (!are_windows(q, k, core->v, core->product_y) || !suits_windows(core->mask, q)))
+    if (*axes == 5 &&
+        (core->is_turned || !are_windows(q, k, core->v, core->product_y) || !suits_windows(core->mask, q)))
       return leave("its five dimensions are not of windows of known sizes, with masks for images or windows");
     auto made = joined(
         *core, {q, k, core->v},
         {links_.above(q, Links::Factors::taken), links_.above(k, Links::Factors::taken), links_.above(core->v)}, *axes);
-    if ((has_good_size(q) && has_good_size(core->v)) || (made && becomes_good(*made))) return made;
+    if ((has_good_size(q) && has_good_size(core->v, core->is_turned)) || (made && becomes_good(*made))) return made;
     return leave("there are no fast kernels for heads of this size");
   }
 
@@ -73,6 +82,7 @@ class Search {
     bool sees = false;                    // each row of them leaves a key
     bool zeros = false;                   // in the place of NaN
     int product_y = -1;                   // with values
+    bool is_turned = false;               // these, and what they make, have their rows last
     Link same;  // a Reshape of that to the shape it has, and what it computes it with; or none
     bool is_masked() const { return mask >= 0 || windows >= 0; }
   };
@@ -187,13 +197,24 @@ class Search {
       if (match_.value(p).type != type) return false;
     }
     if (const int filled = zeros_for_nan(p, core); filled >= 0) p = filled;
+    if (const int turn = turn_behind(p); turn >= 0 && !match_.plan().is_group) {
+      core.is_turned = true;
+      core.steps.push_back(turn);
+      p = match_.step(turn).outputs[0];
+    }
     const int product = match_.only_reader(p, "MatMul");
-    if (product < 0 || match_.step(product).inputs[0] != p) return false;
+    if (product < 0 || match_.step(product).inputs[core.is_turned] != p) return false;
     core.steps.push_back(product);
-    core.v = match_.step(product).inputs[1];
+    core.v = match_.step(product).inputs[!core.is_turned];
     core.product_y = match_.step(product).outputs[0];
     find_same(core);
     return true;
+  }
+  // The transposition of the last two dimensions that alone reads the value, or -1.
+  int turn_behind(int v) const {
+    const int turn = match_.only_reader(v, "Transpose");
+    const auto rank = match_.rank(v);
+    return turn >= 0 && rank && match_.node(turn).find_ints("perm") == swap_of(*rank) ? turn : -1;
   }
   void find_same(Core& core) const {
     for (int reader : match_.readers(core.product_y)) {
@@ -238,8 +259,8 @@ class Search {
   }
 
   // Heads for which there are fast kernels.
-  bool has_good_size(int v) const {
-    const int64_t size = symbols_.dims(v)->back();
+  bool has_good_size(int v, bool is_turned = false) const {
+    const int64_t size = *(symbols_.dims(v)->rbegin() + is_turned);
     return size > 0 && size <= kLargestHead && size % 8 == 0;
   }
 
@@ -314,14 +335,13 @@ class Search {
     made.how.sees = is_masked && core.sees && !is_float && core.least == ops::kAnyNumber;
     made.how.zeros = is_float && core.zeros;
     // The second factor of their product is [.., size, row].
-    std::vector<int64_t> swap(rank);
-    std::iota(swap.begin(), swap.end(), 0);
-    made.how.y_order = swap;
-    std::swap(swap[rank - 1], swap[rank - 2]);
-    made.how.k.push_back({ViewStep::transpose, swap});
+    made.how.k.push_back({ViewStep::transpose, swap_of(rank)});
+    if (core.is_turned) made.how.v.push_back({ViewStep::transpose, swap_of(rank)});
+    made.how.y_order.resize(rank);
+    std::iota(made.how.y_order.begin(), made.how.y_order.end(), 0);
     if (!(made.how.scale > 0) || !std::isfinite(made.how.scale)) return std::nullopt;
     const int y = same.steps.empty() ? core.product_y : match_.step(same.steps[0]).outputs[0];
-    made.y = take_turn(y, made.how.y_order, steps);
+    if (!put_rows_last(core, y, steps, made)) made.y = take_turn(y, made.how.y_order, steps);
     if (rank == 5) join_batches(core, made);
     // Where windows have a mask of their own, all have the other one.
     if (made.windows = core.windows; core.windows >= 0 && core.mask < 0) std::swap(made.windows, made.inputs.back());
@@ -332,9 +352,9 @@ class Search {
   std::optional<MaskWindow> window_of_mask(const Core& core) const {
     if (core.mask < 0 || core.windows >= 0 || match_.plan().is_group) return std::nullopt;
     const auto* const mask = match_.value(core.mask).constant;
-    const auto &q = symbols_.dims(match_.step(core.product).inputs[0]), &y = symbols_.dims(core.v);
-    if (!mask || !q || !y) return std::nullopt;
-    return window_of(*mask, (*q)[q->size() - 2], (*y)[y->size() - 2]);
+    const auto &q = symbols_.dims(match_.step(core.product).inputs[0]), &v = symbols_.dims(core.v);
+    if (!mask || !q || !v) return std::nullopt;
+    return window_of(*mask, (*q)[q->size() - 2], *(v->rbegin() + !core.is_turned));
   }
   bool is_of_one_batch(int mask) const {
     const auto& dims = symbols_.dims(mask);
@@ -373,6 +393,21 @@ class Search {
       }
     }
   }
+  // Networks whose pictures have their channels first want each head's channels before its rows. Attention writes rows
+  // of all heads, as channels last are, and a transposition follows, which other passes may find to be undone.
+  bool put_rows_last(const Core& core, int y, std::set<int>& steps, Attention& made) const {
+    const size_t rank = made.how.y_order.size();
+    if (!core.is_turned) {
+      const int turn = rank == 4 && !match_.plan().is_group ? turn_behind(y) : -1;
+      if (turn < 0) return false;
+      steps.insert(turn);
+      y = match_.step(turn).outputs[0];
+    }
+    made.y = y;
+    if (rank == 4) std::swap(made.how.y_order[1], made.how.y_order[2]);
+    made.to_y = ViewStep{ViewStep::transpose, rank == 4 ? std::vector<int64_t>{0, 2, 3, 1} : swap_of(rank)};
+    return true;
+  }
   // The transposition behind, if it leaves the last dimension where it is; what is made then.
   int take_turn(int y, std::vector<int64_t>& order, std::set<int>& steps) const {
     const int turn = match_.only_reader(y, "Transpose");
@@ -403,6 +438,15 @@ class Search {
   const char* why_ = nullptr;
 };
 
+// Of what a transposition makes the value.
+std::optional<Dims> dims_before(const Match& match, int v, const ViewStep& step) {
+  const auto& dims = match.value(v).dims;
+  if (step.kind != ViewStep::transpose || !dims) return std::nullopt;
+  Dims made(dims->size());
+  for (size_t i = 0; i < made.size(); ++i) made[size_t(step.numbers[i])] = (*dims)[i];
+  return made;
+}
+
 }  // namespace
 
 // No path leaves them and comes back, for nobody else reads what is between.
@@ -420,10 +464,13 @@ void join_attention(Match& match, int softmax) {
     inputs.back() = sum;
   }
   int y = found->y;
-  if (found->to_y) y = match.add_like(y, " of all windows", std::nullopt);
+  const bool turns = found->to_y && found->to_y->kind == ViewStep::transpose;
+  if (found->to_y) y = match.add_like(y, turns ? " by rows" : " of all windows", dims_before(match, y, *found->to_y));
   made.push_back(match.plan().step({kFusions, "Attention", 1, ops::attributes_of(found->how)}, name, inputs, {y}));
   made.back().make = ops::make_viewed_attention;
-  if (found->to_y) made.push_back(view(match, {*found->to_y}, name, y, found->y));
+  if (found->to_y)
+    made.push_back(turns ? transposition(match, found->to_y->numbers, name, y, found->y)
+                         : view(match, {*found->to_y}, name, y, found->y));
   match.replace(found->steps, std::move(made));
 }
 

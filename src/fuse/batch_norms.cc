@@ -166,9 +166,10 @@ void open_batch_norm(Match& match, int norm) {
   const Step& step = match.step(norm);
   const int y = step.outputs[0], reader = match.only_reader(y);
   const Value x = match.value(step.inputs[0]);
-  if (reader < 0 || !ops::scalar_call(match.node(reader)) || match.step(reader).inputs.size() != 1 || !x.dims ||
-      match.value(y).dims != x.dims || x.dims->size() < 2 || std::ssize(*x.dims) > ops::kMostProgramDims ||
-      std::ranges::count(*x.dims, -1) || !kServed.has(x.type) || match.value(y).type != x.type)
+  if (reader < 0 || !ops::scalar_call(match.node(reader)) || !x.dims ||
+      match.value(match.step(reader).outputs[0]).dims != x.dims || match.value(y).dims != x.dims ||
+      x.dims->size() < 2 || std::ssize(*x.dims) > ops::kMostProgramDims || std::ranges::count(*x.dims, -1) ||
+      !kServed.has(x.type) || match.value(y).type != x.type)
     return;
   const bool is_last = match.node(norm).domain() == ops::kChannelsLast;
   const int64_t channels = is_last ? x.dims->back() : (*x.dims)[1];

@@ -3,9 +3,11 @@
 
 #include "fuse/joined_products.h"
 #include "fuse/links.h"
+#include "fuse/own_tensor.h"
 #include "fuse/passes.h"
 #include "ops/elementwise/gate.h"
 #include "ops/matmul/normed_product.h"
+#include "ops/registry.h"
 
 namespace encore::fuse {
 namespace {
@@ -149,6 +151,34 @@ void join_gate(Match& match, int first) {
     }
   }
   if (!made.empty()) match.replace(std::move(steps), std::move(made));
+}
+
+// No path leaves them and comes back, for both are made of the same rows and constants.
+void join_gated_products(Match& match, int product) {
+  if (!match.is(product, "Mul") || !match.plan().settings.fuses_elementwise) return;
+  for (size_t i = 0; i < 2; ++i) {
+    const int gated = match.step(product).inputs[i], y = match.step(product).inputs[1 - i];
+    const int gate = match.only_reader(gated) < 0 ? -1 : match.maker(gated);
+    if (gate < 0 || match.is(gate, "Cast") || match.step(gate).inputs.size() != 1 || !is_for_programs(match, gate))
+      continue;
+    const int x = match.step(gate).inputs[0];
+    if (!are_alike(match, x, 1, y) || !match.value(x).dims || match.value(x).dims != match.value(y).dims) continue;
+    const int left = match.maker(x), right = match.maker(y);
+    const int64_t columns = columns_of(match, match.step(left));
+    auto dims = *match.value(x).dims;
+    dims.back() = 2 * columns;
+    const int both = match.add_like(x, " and " + match.value(y).name, std::move(dims));
+    const auto part = [&](int64_t begin, int v) {
+      const std::string name = match.value(v).name;
+      std::vector<int> inputs{both};
+      for (const int64_t number : {begin, begin + columns, int64_t(-1)})
+        inputs.push_back(match.add_constant(name + "'s columns", own_ints({number})));
+      return match.plan().step({ops::kOnnx, "Slice", 13}, name, std::move(inputs), {v});
+    };
+    Step second = part(columns, y);
+    match.replace({left, right}, std::vector{join_products(match, {left, right}, 0, both), part(0, x)});
+    return match.insert(std::move(second));
+  }
 }
 
 }  // namespace encore::fuse

@@ -130,22 +130,31 @@ bool is_constant_row(const Match& match, int v, int64_t columns, size_t rank) {
          std::all_of(dims->begin(), dims->end() - 1, [](int64_t dim) { return dim == 1; });
 }
 
-bool is_plain_gemm(const Match& match, int s) {
+namespace {
+
+// Perhaps one whose weights have a row for each column.
+bool is_gemm_of_rows(const Match& match, int s) {
   const std::vector<int>& inputs = match.step(s).inputs;
   const NodeInfo& node = match.node(s);
   if (!match.is(s, "Gemm") || node.since_version() < 7 || match.rank(inputs[1]) != 2u ||
-      node.get_float("alpha", 1) != 1 || node.get_int("transA", 0) != 0 || node.get_int("transB", 0) != 0)
+      node.get_float("alpha", 1) != 1 || node.get_int("transA", 0) != 0)
     return false;
+  const int64_t columns = match.value(inputs[1]).dims.value()[node.get_int("transB", 0) != 0 ? 0 : 1];
   return inputs.size() <= kBias || inputs[kBias] < 0 ||
-         (node.get_float("beta", 1) == 1 &&
-          is_constant_row(match, inputs[kBias], match.value(inputs[1]).dims->back(), 2));
+         (node.get_float("beta", 1) == 1 && is_constant_row(match, inputs[kBias], columns, 2));
+}
+
+}  // namespace
+
+bool is_plain_gemm(const Match& match, int s) {
+  return is_gemm_of_rows(match, s) && match.node(s).get_int("transB", 0) == 0;
 }
 
 bool is_plain_product(const Match& match, int s) {
   if (!match.is_there(s)) return false;
   const NodeInfo& node = match.node(s);
   const std::vector<int>& inputs = match.step(s).inputs;
-  return (is_onnx(node, "MatMul") || is_plain_gemm(match, s) ||
+  return (is_onnx(node, "MatMul") || is_gemm_of_rows(match, s) ||
           (node.op_type() == "FusedMatMul" && node.domain() == ops::kMicrosoft)) &&
          match.value(inputs[1]).is_constant && inputs.size() <= kBias + 1 && kServed.has(match.value(inputs[0]).type);
 }

@@ -12,7 +12,8 @@ int64_t columns_of(const Match& match, const Step& product);
 bool is_constant_row(const Match& match, int v, int64_t columns, size_t rank);
 // A Gemm that is MatMul, with a bias or without.
 bool is_plain_gemm(const Match& match, int s);
-// A product of float or halves by a constant, with nothing added but a bias; a Gemm if it is as MatMul.
+// A product of float or halves by a constant, with nothing added but a bias; a Gemm if it is as MatMul, or as
+// FusedMatMul with transB.
 bool is_plain_product(const Match& match, int s);
 // Whether these can be one: nobody else reads their weights. One may have a bias that the other has not.
 bool can_join(const Match& match, const Step& product, const Step& other);

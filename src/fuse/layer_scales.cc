@@ -1,4 +1,5 @@
-// Layer scales: the columns of a product, each multiplied by a constant, as ConvNeXt has them before its residual sums.
+// Layer scales: the columns of a product, each multiplied by a constant, as ConvNeXt has them before its residual sums,
+// or all by the same number, as conformers have it.
 #include <algorithm>
 #include <cmath>
 
@@ -26,20 +27,22 @@ void fold_layer_scale(Match& match, int product) {
   if (!match.is(product, "MatMul")) return;
   const Step& step = match.step(product);
   const NodeInfo& node = *step.node;
-  const int y = step.outputs[0], scale = match.only_reader(y, "Mul");
+  const int y = step.outputs[0], scale = match.only_reader(y);
   const int64_t columns = columns_of(match, step);
   if (scale < 0 || match.node(scale).since_version() < 7 || columns == 0 || step.inputs.size() > 3 ||
       match.readers(step.inputs[1]).size() != 1)
     return;
+  const auto number = match.scaled(scale);
+  if (number ? step.inputs.size() < 3 : !match.is(scale, "Mul")) return;  // a product without a bias has that besides
   const int gamma = match.other(scale, y);
   const Value weights = match.value(step.inputs[1]);
   const Tensor *const factors = match.value(gamma).constant, *const bias = step.inputs.size() > 2
                                                                                ? match.value(step.inputs[2]).constant
                                                                                : nullptr;
-  if (!is_constant_row(match, gamma, columns, match.rank(y).value_or(1)) || !factors || !weights.constant ||
+  if (!(number || is_constant_row(match, gamma, columns, match.rank(y).value_or(1))) || !factors || !weights.constant ||
       (step.inputs.size() > 2 && !bias) || !kServed.has(weights.type) || match.value(gamma).type != weights.type)
     return;
-  std::vector<double> numbers = numbers_of(*factors);
+  std::vector<double> numbers = number ? std::vector<double>(size_t(columns), number->factor) : numbers_of(*factors);
   const int exponent = exponent_for(weights.type, numbers);
   std::vector<double> biases = bias ? numbers_of(*bias) : std::vector<double>();
   for (size_t i = 0; i < biases.size(); ++i) biases[i] *= numbers[i];

@@ -1,4 +1,4 @@
-// Norms in float of rows of halves, of which halves are made.
+// Norms and reductions in float of halves, of which halves are made.
 #include <algorithm>
 
 #include "fuse/passes.h"
@@ -24,6 +24,22 @@ void join_norm_casts(Match& match, int norm) {
   match.replace({norm, narrowed}, match.plan().step(operator_of(match.node(norm)), match.node(norm).name(),
                                                     std::move(inputs), match.step(narrowed).outputs));
   if (widened >= 0) drop_unread(match, widened);
+}
+
+// Those of halves add up floats, and round once.
+void join_reduction_casts(Match& match, int reduction) {
+  constexpr const char* kThose[] = {"ReduceSum", "ReduceMean", "ReduceL2", "ReduceMax", "ReduceMin"};
+  if (!std::ranges::any_of(kThose, [&](const char* op) { return match.is(reduction, op); })) return;
+  const Step& step = match.step(reduction);
+  const int widened = match.maker(step.inputs[0], "Cast"), narrowed = match.only_reader(step.outputs[0], "Cast");
+  if (widened < 0 || narrowed < 0 || match.value(step.inputs[0]).type != Type::f32) return;
+  std::vector<int> inputs = step.inputs;
+  inputs[0] = match.step(widened).inputs[0];
+  const Type type = match.value(inputs[0]).type;
+  if (!ops::kHalves.has(type) || match.value(match.step(narrowed).outputs[0]).type != type) return;
+  match.replace({reduction, narrowed}, match.plan().step(operator_of(*step.node), step.node->name(), std::move(inputs),
+                                                         match.step(narrowed).outputs));
+  drop_unread(match, widened);
 }
 
 }  // namespace encore::fuse

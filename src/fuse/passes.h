@@ -79,6 +79,9 @@ void pad_heads(Match& match, int attention);
 // they come along: as one product by both constants, whose columns alternate, and which gates what it makes. So does
 // one product of which they are the halves. Parts of something else are left to a program, which reads them in place.
 void join_gate(Match& match, int first);
+// Other gates, such as gelu(x) * y: products of the same rows by constants, of which an elementwise step reads an
+// activation of one and the other, are one product, and programs read its parts in place.
+void join_gated_products(Match& match, int product);
 // The norms of language models, whose rows are multiplied by constants, quantized or not: norm and product become one
 // step, which norms few rows on the way. The product may be a gate's.
 void join_norm(Match& match, int product);
@@ -99,6 +102,8 @@ void join_spelled_norm(Match& match, int mean);
 void centre_norm(Match& match, int norm);
 // A norm by scale and bias in float of what has been halves, and becomes such again, reads and writes halves.
 void join_norm_casts(Match& match, int norm);
+// So does a reduction in float of what has been halves, and becomes such again.
+void join_reduction_casts(Match& match, int reduction);
 // x / max(length of x, a number) along rows: queries and keys of attention by cosines, in four to six nodes.
 void join_spelled_l2_norm(Match& match, int quotient);
 // Whether scores go to a softmax, perhaps behind masks.
@@ -197,7 +202,8 @@ void take_planes(Match& match, int turn);
 void fold_batch_norm(Match& match, int norm);
 // One that only a convolution reads is one with the convolution.
 void fold_batch_norm_ahead(Match& match, int norm);
-// A batch normalisation by constants that only an elementwise step reads is a product and a sum, which go with it.
+// A batch normalisation by constants that only an elementwise step reads, which makes as much, is a product and a sum,
+// which go with it.
 void open_batch_norm(Match& match, int norm);
 // A Clip that elementwise steps are around is Max and Min.
 void open_clip(Match& match, int clip);
@@ -222,8 +228,12 @@ void join_movements(Match& match);
 
 // Einsum is MatMul where its equation says no more.
 void make_product_of_einsum(Match& match, int einsum);
-// Single numbers that are computed from constants, or from dimensions which the model tells, are constants.
+// Single numbers that are computed from constants, or from dimensions which the model tells, are constants; so are
+// integers that are computed from these dimensions, such as where a part begins.
 void know_numbers(Match& match);
+// What a Reshape computes its dimensions with, if all are numbers, or there before, or all but one are numbers, is a
+// constant: nobody asks for shapes then, and values have no readers for these alone.
+void know_target(Match& match, int reshape);
 // What is computed from constants alone, as each run would do it, is one, if it doesn't take much more memory.
 void fold_constants(Match& match);
 // A Cast to a wider type and back, or to one that is asked where it is infinite or NaN.
@@ -232,14 +242,16 @@ void drop_casts(Match& match, int second);
 void ask_for_any(Match& match, int greater);
 // Rows that are turned before a product are turned behind it, or the other way round, where they are moved anyway.
 void turn_rows_elsewhere(Match& match, int step);
+// What is turned behind a step by a constant, while its other operand is turned likewise for others, is made of that.
+void turn_operand_ahead(Match& match, int turn);
 // Two transpositions are one, or none.
 void join_transposes(Match& match, int second);
 // What is turned for its shape alone is not.
 void read_shape_before_turn(Match& match, int shape);
 // A Gather of all that there is in its order gives it another shape.
 void open_gather(Match& match, int gather);
-// Who reads what Identity makes, a Pad by nothing, a Slice of all, or a Resize to the same size, can read what it is
-// made of.
+// Who reads what Identity makes, a Pad by nothing, a Slice of all, a Reshape to the same dimensions, or a Resize to the
+// same size, can read what it is made of.
 void drop_identity(Match& match, int identity);
 // What is repeated for readers that broadcast anyway, and bools of which others that are constant leave one side as it
 // is: they read that.

@@ -12,6 +12,8 @@ constexpr size_t kBias = 2;
 
 // The same one that takes another input along.
 Operator with_residual(const NodeInfo& product) {
+  if (is_onnx(product, "Gemm") && product.get_int("transB", 0) != 0)
+    return {ops::kMicrosoft, "FusedMatMul", 1, {{"transB", int64_t(1)}}};
   if (is_onnx(product, "Gemm")) return {ops::kOnnx, "MatMul", 13};
   return operator_of(product);
 }

@@ -131,4 +131,31 @@ void turn_rows_elsewhere(Match& match, int step) {
     if (!turn_behind(match, step, *order)) turn_before(match, step, *order);
 }
 
+// RoFormer's rotations become so by onnxruntime, which turns a product with cosines, and pairs for that with sines.
+void turn_operand_ahead(Match& match, int turn) {
+  if (!match.is(turn, "Transpose")) return;
+  const int v = match.step(turn).inputs[0], made = match.only_reader(v) < 0 ? -1 : match.maker(v);
+  const auto order = match.node(turn).find_ints("perm");
+  if (made < 0 || !order || !broadcasts(match.node(made)) || match.step(made).inputs.size() != 2) return;
+  for (size_t i = 0; i < 2; ++i) {
+    const int x = match.step(made).inputs[i], constant = match.step(made).inputs[1 - i];
+    if (!match.value(constant).is_constant || match.rank(constant) != order->size() || match.rank(x) != order->size() ||
+        match.value(x).dims != match.value(v).dims)
+      continue;
+    const auto turns_alike = [&](int s) {
+      return match.is(s, "Transpose") && match.node(s).find_ints("perm") == order;
+    };
+    const auto other = std::ranges::find_if(match.readers(x), turns_alike);
+    if (other == match.readers(x).end()) continue;
+    const int turned = match.add_like(constant, " turned", permuted(*match.value(constant).dims, *order));
+    std::vector<int> inputs{match.step(*other).outputs[0], turned};
+    if (i == 1) std::swap(inputs[0], inputs[1]);
+    const std::string name = match.node(made).name();
+    match.replace({made, turn}, std::vector{transposition(match, *order, name, constant, turned),
+                                            match.plan().step(operator_of(match.node(made)), name, std::move(inputs),
+                                                              match.step(turn).outputs)});
+    return;
+  }
+}
+
 }  // namespace encore::fuse

@@ -102,6 +102,12 @@ bool resizes_nothing(const Match& match, int s) {
                              [](float scale) { return scale == 1; });
 }
 
+bool reshapes_nothing(const Match& match, int s) {
+  if (!match.is(s, "Reshape") && !match.is(s, "Flatten")) return false;
+  const auto &from = match.value(match.step(s).inputs[0]).dims, &to = match.value(match.step(s).outputs[0]).dims;
+  return from && from == to && std::ranges::count(*from, -1) == 0;
+}
+
 bool is_unread(const Match& match, int s) {
   return std::ranges::all_of(match.step(s).outputs,
                              [&](int v) { return v < 0 || (match.readers(v).empty() && !match.value(v).is_output); });
@@ -183,7 +189,7 @@ void join_transposes(Match& match, int second) {
 
 void drop_identity(Match& match, int identity) {
   if (!match.is(identity, "Identity") && !pads_nothing(match, identity) && !cuts_nothing(match, identity) &&
-      !joins_nothing(match, identity) && !resizes_nothing(match, identity))
+      !joins_nothing(match, identity) && !resizes_nothing(match, identity) && !reshapes_nothing(match, identity))
     return;
   const int x = match.step(identity).inputs[0], y = match.step(identity).outputs[0];
   if (match.value(y).is_output) return;

@@ -17,22 +17,34 @@ constexpr int64_t kUnknown = -1;
 
 // Operators whose first output has the dimensions of their first input.
 constexpr std::string_view kSameShape[] = {"Abs",
+                                           "Acos",
+                                           "Acosh",
+                                           "Asin",
+                                           "Asinh",
+                                           "Atan",
+                                           "Atanh",
                                            "BatchNormalization",
+                                           "BitwiseNot",
                                            "Cast",
+                                           "Ceil",
                                            "Celu",
                                            "Clip",
                                            "Cos",
+                                           "Cosh",
                                            "CumSum",
                                            "Dropout",
                                            "Elu",
                                            "Erf",
                                            "Exp",
+                                           "Floor",
                                            "Gelu",
                                            "GroupNormalization",
                                            "HardSigmoid",
                                            "HardSwish",
+                                           "Hardmax",
                                            "Identity",
                                            "InstanceNormalization",
+                                           "IsInf",
                                            "IsNaN",
                                            "LRN",
                                            "LayerNormalization",
@@ -43,16 +55,22 @@ constexpr std::string_view kSameShape[] = {"Abs",
                                            "Neg",
                                            "Not",
                                            "RMSNormalization",
+                                           "Reciprocal",
                                            "Relu",
+                                           "Round",
                                            "ScatterND",
                                            "Selu",
+                                           "Shrink",
                                            "Sigmoid",
+                                           "Sign",
                                            "Sin",
+                                           "Sinh",
                                            "Softmax",
                                            "Softplus",
                                            "Softsign",
                                            "Sqrt",
                                            "Swish",
+                                           "Tan",
                                            "Tanh",
                                            "ThresholdedRelu",
                                            "Trilu"};
@@ -173,6 +191,7 @@ std::optional<Dims> ShapeSymbols::made_by(const Step& step, size_t output) const
   if (is_onnx(info, "Gather")) return gathered(step);
   if (is_onnx(info, "GatherElements")) return dims(step.inputs[1]);
   if (is_onnx(info, "Expand")) return expanded(step);
+  if (is_onnx(info, "Tile") && info.since_version() >= 6) return repeated(step);
   if (is_onnx(info, "ConstantOfShape")) return held(step, 0);
   if (is_onnx(info, "Unsqueeze")) return unsqueezed(step);
   if (is_onnx(info, "Slice")) return sliced(step);
@@ -208,6 +227,25 @@ std::optional<Dims> ShapeSymbols::expanded(const Step& step) const {
   const bool is_known = dims(step.inputs[0]) || is_scalar(step, 0);
   if (!wanted || !is_known) return std::nullopt;
   return broadcast_dims(dims(step.inputs[0]).value_or(Dims()), *wanted);
+}
+
+// A dimension is known that is there once, or whose number is repeated so often.
+std::optional<Dims> ShapeSymbols::repeated(const Step& step) const {
+  auto made = dims(step.inputs[0]);
+  const auto times = held(step, 1);
+  if (!made || !times || made->size() != times->size()) return std::nullopt;
+  for (size_t i = 0; i < made->size(); ++i) {
+    int64_t& dim = (*made)[i];
+    const int64_t count = (*times)[i];
+    if (count == 1) continue;
+    if (dim == 1 && count != kUnknown)
+      dim = count;
+    else if (dim < kUnknown && count > 1)
+      dim = match_.plan().symbols->times(dim, count);
+    else if (dim < 0 || count < 0 || __builtin_mul_overflow(dim, count, &dim))
+      dim = kUnknown;
+  }
+  return made;
 }
 
 // A scalar's dimensions are told as unknown ones.
@@ -494,8 +532,12 @@ std::optional<Dims> ShapeSymbols::computed(const Step& step, std::vector<int>& s
   }
   if (is_onnx(info, "Div")) {
     const auto a = of(0), b = of(1);
-    const bool are_numbers = a && b && a->size() == 1 && b->size() == 1 && (*a)[0] >= 0 && (*b)[0] > 0;
-    return are_numbers ? std::optional(Dims{(*a)[0] / (*b)[0]}) : std::nullopt;
+    if (!a || !b || a->size() != 1 || b->size() != 1 || (*b)[0] < 1) return std::nullopt;
+    const int64_t all = (*a)[0], by = (*b)[0];
+    if (all >= 0) return Dims{all / by};
+    const auto [symbol, count] = match_.plan().symbols->parts(all);
+    if (all == kUnknown || count % by != 0) return std::nullopt;
+    return Dims{count == by ? symbol : match_.plan().symbols->times(symbol, count / by)};
   }
   if (is_onnx(info, "Add") || is_onnx(info, "Sub")) {
     const auto a = of(0), b = of(1);

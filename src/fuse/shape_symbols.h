@@ -50,6 +50,7 @@ class ShapeSymbols {
  private:
   std::optional<Dims> broadcast(const Step& step) const;
   std::optional<Dims> expanded(const Step& step) const;
+  std::optional<Dims> repeated(const Step& step) const;
   bool is_scalar(const Step& step, size_t input) const;
   std::optional<Dims> product(const Step& step) const;
   std::optional<Dims> product_of_matrices(const Step& step) const;

@@ -57,9 +57,8 @@ struct Activated {
   std::vector<float> params = {};
 
   // By one that is next on the way.
-  void go(const Match& match, Way& way) {
-    const auto end = ending_of(match, way.value);
-    if (!end) return;
+  void go(const Match& match, Way& way, std::optional<Ending> end) {
+    if (!end || end->move >= 0) return;
     for (const int step : end->steps) way.go(match, step);
     *this = {end->activation, end->params};
   }
@@ -131,7 +130,7 @@ std::optional<Product> go_through_product(const Match& match, Way& way, int64_t 
   auto made = product(match, s, way.value, depth);
   if (!made) return std::nullopt;
   way.go(match, s);
-  if (made->end.activation.empty()) made->end.go(match, way);
+  if (made->end.activation.empty()) made->end.go(match, way, ending_behind(match, way.value));
   return made;
 }
 
@@ -197,7 +196,7 @@ void join_squeeze_excite(Match& match, int mean) {
   way.go(match, scaled);
   const NormRows norm = go_through_norm(match, way, channels);
   Activated end;
-  end.go(match, way);
+  end.go(match, way, ending_of(match, way.value));
   ops::Attributes attributes;
   squeeze->end.describe(attributes, "squeeze_activation");
   excite->end.describe(attributes, "gate_activation");

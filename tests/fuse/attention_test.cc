@@ -276,6 +276,39 @@ out y
   }
 }
 
+// Of pictures with their channels first, as YOLO has it: values come from the left.
+constexpr const char* kOfChannels = R"(in q: f16[b, 4, 16, 49]
+in k: f16[b, 4, 16, 49]
+in v: f16[b, 4, 16, 49]
+qt: f16[b, 4, 49, 16] = Transpose(q) {perm = [0, 1, 3, 2]}
+product: f16[b, 4, 49, 49] = MatMul(qt, k)
+p: f16[b, 4, 49, 49] = Softmax(product) {axis = -1}
+pt: f16[b, 4, 49, 49] = Transpose(p) {perm = [0, 1, 3, 2]}
+y: f16[b, 4, 16, 49] = MatMul(v, pt)
+out y
+)";
+constexpr const char* kRowsOfChannels = R"(in q: f16[b, 4, 16, 49]
+in k: f16[b, 4, 16, 49]
+in v: f16[b, 4, 16, 49]
+"y by rows": f16[b, 49, 4, 16] = encore.Attention(q, k, v, _) {k = "transpose 0,1,3,2", q = "transpose 0,1,3,2", scale = 1.0, v = "transpose 0,1,3,2", y = [0, 2, 1, 3]}  # "y"
+y: f16[b, 4, 16, 49] = Transpose("y by rows") {perm = [0, 2, 3, 1]}  # "y"
+out y
+)";
+
+TEST(Attention, OfChannelsBeforeRows) {
+  EXPECT_EQ(after("attention", kOfChannels), kRowsOfChannels);
+  // Or values are turned, as CoAtNet has it, and what is made.
+  const std::string behind =
+      replaced(replaced(kOfChannels, "pt: f16[b, 4, 49, 49] = Transpose(p)", "vt: f16[b, 4, 49, 16] = Transpose(v)"),
+               "y: f16[b, 4, 16, 49] = MatMul(v, pt)",
+               "h: f16[b, 4, 49, 16] = MatMul(p, vt)\ny: f16[b, 4, 16, 49] = Transpose(h) {perm = "
+               "[0, 1, 3, 2]}");
+  EXPECT_EQ(after("attention", behind), kRowsOfChannels);
+  const auto stays = [](const char* part, const char* by) { expect_stays("attention", kOfChannels, part, by); };
+  stays("out y", "out y\nout pt");
+  stays("Transpose(p) {perm = [0, 1, 3, 2]}", "Transpose(p) {perm = [0, 2, 1, 3]}");
+}
+
 TEST(Attention, SaysWhyItStays) {
   const std::string spelled = replaced(kSpelled, "{axis = -1}", "{axis = -1}  # \"attend\"");
   EXPECT_EQ(

@@ -29,6 +29,17 @@ TEST(BatchNorms, AreElementwiseInFloats) {
   EXPECT_NE(made.find("z: f16[n, 2, 3, 3] = Cast(\"x and its summands\") {to = 10}"), made.npos) << made;
 }
 
+// ConvMixer adds its picture to what is normed behind an activation.
+TEST(BatchNorms, AheadOfASumAreElementwise) {
+  const std::string sum =
+      replaced(replaced(kNorm, "const scale", "in r: f16[n, 2, 3, 3]\nconst scale"), "Relu(z)", "Add(z, r)");
+  const std::string made = opened(sum);
+  EXPECT_EQ(made.find("BatchNormalization"), made.npos) << made;
+  const std::string wider = replaced(replaced(sum, "in r: f16[n, 2, 3, 3]", "in r: f16[2, n, 2, 3, 3]"),
+                                     "y: f16[n, 2, 3, 3]", "y: f16[2, n, 2, 3, 3]");
+  EXPECT_EQ(opened(wider), text_of(plan_from(wider)));
+}
+
 TEST(BatchNorms, WithChannelsLast) {
   const std::string last =
       replaced(replaced(replaced(replaced(kNorm, "in x: f16[n, 2, 3, 3]", "in x: f32[n, 3, 3, 2]"),

@@ -81,6 +81,31 @@ TEST(Dims, MayBeMultiples) {
             "y: f32[?1, 8]");
 }
 
+// DeBERTa repeats its positions for each sequence, whose number it divides heads by.
+TEST(Dims, MayBeRepeated) {
+  EXPECT_EQ(dims_of_y("in x: f32[1, n, 4]\nconst t: i64[3] = [3, 1, 2]\ny: f32 = Tile(x, t)\nout y"),
+            "y: f32[3, n, 8]");
+  const char* const kDivided = R"(in x: f32[n, 12]
+in z: f32[2, 5]
+const rows: i64[2] = [-1, 4]
+const three: i64[1] = [3]
+const zero: i64[1] = [0]
+const one: i64[1] = [1]
+r: f32 = Reshape(x, rows)
+shape: i64[2] = Shape(r)
+all: i64[1] = Gather(shape, zero)
+sequences: i64[1] = Div(all, three)
+t: i64[3] = Concat(sequences, one, one) {axis = 0}
+const a: i64[1] = [0]
+u: f32 = Unsqueeze(z, a)
+y: f32 = Tile(u, t)
+out y
+)";
+  EXPECT_EQ(dims_of_y(kDivided), "y: f32[n, 2, 5]");
+  EXPECT_NE(dims_of_y(replaced(kDivided, "three: i64[1] = [3]", "three: i64[1] = [5]")), "y: f32[n, 2, 5]");
+  EXPECT_EQ(dims_of_y("in x: f32[n]\ns: f32 = Sign(x)\nc: f32 = Ceil(s)\ny: f32 = Reciprocal(c)\nout y"), "y: f32[n]");
+}
+
 TEST(Dims, PartsHaveTheirSizes) {
   const auto parts = [](const std::string& x, const std::string& split) {
     return after("dims", "in x: f32[" + x + "]\nconst s: i64[2] = [2, 3]\na: f32, b: f32 = Split(" + split + "\nout b");

@@ -122,6 +122,39 @@ y: f16[n, 8] = Mul(silu, up)  # "gate"
 out y
 )";
 
+// As Gemma has it.
+constexpr const char* kGeluGate = R"(in rows: f16[n, 4]
+const wx: f16[4, 8]
+const wy: f16[4, 8]
+x: f16[n, 8] = MatMul(rows, wx)  # "left"
+up: f16[n, 8] = MatMul(rows, wy)  # "right"
+gelu: f16[n, 8] = com.microsoft.FastGelu(x)
+y: f16[n, 8] = Mul(gelu, up)  # "gate"
+out y
+)";
+
+std::string gated_by_programs(const std::string& text) {
+  Plan plan = plan_from(text);
+  plan.settings.fuses_elementwise = true;
+  run(*std::ranges::find(passes(), std::string_view("gated_products"), &Pass::name), plan);
+  return text_of(plan);
+}
+
+TEST(Gates, ProductsOfOtherGatesAreOne) {
+  const std::string made = gated_by_programs(kGeluGate);
+  EXPECT_NE(made.find("\"x and up\": f16[n, 16] = MatMul(rows, wx)  # \"left and right\""), made.npos) << made;
+  EXPECT_NE(made.find("x: f16[n, 8] = Slice(\"x and up\""), made.npos) << made;
+  EXPECT_NE(made.find("up: f16[n, 8] = Slice(\"x and up\""), made.npos) << made;
+  const auto stays = [](const char* part, const char* by) {
+    const std::string other = replaced(kGeluGate, part, by);
+    EXPECT_EQ(gated_by_programs(other), text_of(plan_from(other)));
+  };
+  stays("out y", "out y\nout x");
+  stays("FastGelu(x)", "FastGelu(x, x)");
+  stays("MatMul(rows, wy)", "MatMul(x, wy)");
+  stays("Mul(gelu, up)", "Mul(gelu, gelu)");
+}
+
 TEST(Gates, HalvesOfOneProductComeAlong) {
   const auto gated = [](const std::string& text, std::vector<float> columns) {
     Plan plan = plan_from(text);

@@ -21,6 +21,18 @@ out y
 )");
 }
 
+// Conformers halve what their outer layers make. A product without a bias has a factor for that.
+TEST(LayerScales, MayBeOneNumber) {
+  const std::string half = replaced(kBlock, "const gamma: f32[2] = [0.5, 0.25]", "const gamma: f32[] = 0.5");
+  EXPECT_EQ(after("layer_scales", half), R"(in x: f32[n, 2]
+const w: f32[2, 2] = [0.5, 1.0, 1.5, 2.0]
+const "product and scale's bias": f32[2] = [4.0, 3.0]
+y: f32[n, 2] = MatMul(x, w, "product and scale's bias")  # "product and scale"
+out y
+)");
+  expect_stays("layer_scales", half, "MatMul(x, w, b)", "MatMul(x, w)");
+}
+
 std::string in_type(const char* type, std::string text = kBlock) {
   for (size_t at = 0; (at = text.find("f32", at)) != text.npos; at += 3) text.replace(at, 3, type);
   return text;
@@ -51,7 +63,7 @@ TEST(LayerScales, StayWhereHalvesWouldLoseSomething) {
 TEST(LayerScales, StayOtherwise) {
   const auto stays = [](const char* part, const char* by) { expect_stays("layer_scales", kBlock, part, by); };
   stays("const gamma: f32[2] = [0.5, 0.25]", "in gamma: f32[2]");
-  stays("const gamma: f32[2] = [0.5, 0.25]", "const gamma: f32[1] = [0.5]");
+  stays("const gamma: f32[2] = [0.5, 0.25]", "const gamma: f32[2, 1] = [0.5, 0.25]");
   stays("const w: f32[2, 2] = [1.0, 2.0, 3.0, 4.0]", "in w: f32[2, 2]");
   stays("const b: f32[2] = [8.0, 6.0]", "in b: f32[2]");
   stays("out y", "out y\nout p");

@@ -46,6 +46,27 @@ TEST(NormCasts, StayOtherwise) {
   stays("y: f16[n, s, 8] = Cast(f) {to = 10}", "y: f32[n, s, 8] = Relu(f)");
 }
 
+// torch's exporter adds up halves so.
+TEST(ReductionCasts, GoWithTheReduction) {
+  constexpr const char* kSum = R"(in h: f16[n, 4, 8]
+const axes: i64[1] = [1]
+x: f32[n, 4, 8] = Cast(h) {to = 1}
+f: f32[n, 8] = ReduceSum(x, axes) {keepdims = 0}  # "sum"
+y: f16[n, 8] = Cast(f) {to = 10}
+out y
+)";
+  EXPECT_EQ(after("reduction_casts", kSum), R"(in h: f16[n, 4, 8]
+const axes: i64[1] = [1]
+y: f16[n, 8] = ReduceSum(h, axes) {keepdims = 0}  # "sum"
+out y
+)");
+  const auto stays = [&](const char* part, const char* by) { expect_stays("reduction_casts", kSum, part, by); };
+  stays("out y", "out y\nout f");
+  stays("in h: f16", "in h: bf16");
+  stays("ReduceSum(x", "ReduceLogSumExp(x");
+  stays("y: f16[n, 8] = Cast(f) {to = 10}", "y: f64[n, 8] = Cast(f) {to = 11}");
+}
+
 TEST(NormCasts, SumsAndProductsAreJoinedAfterwards) {
   Plan plan = plan_from(replaced(replaced(kNorm, "in h: f16[n, s, 8]", R"(in a: f16[n, s, 4]
 in r: f16[n, s, 8]

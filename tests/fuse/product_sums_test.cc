@@ -45,6 +45,10 @@ TEST(ProductSums, OfAGemm) {
   stays("beta = 1.0", "transB = 1");
   stays("const b: f16[8]", "const b: f16[7, 8]");
   stays("Gemm(", "Gemm@6(");
+  // Weights may have a row for each column, as torch's layers have them.
+  const std::string turned =
+      after("product_sums", replaced(replaced(gemm, "w: f16[4, 8]", "w: f16[8, 4]"), "beta = 1.0", "transB = 1"));
+  EXPECT_NE(turned.find("y: f16[n, 8] = com.microsoft.FusedMatMul(x, w, b, r) {transB = 1}"), turned.npos) << turned;
 }
 
 TEST(ProductSums, OfTwoProductsOneAddsTheOther) {

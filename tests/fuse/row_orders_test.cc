@@ -56,5 +56,32 @@ TEST(RowOrders, AreChangedBeforeTheProduct) {
   stays("Gemm(r, w, b)", "Gemm(r, w, b) {transA = 1}");
 }
 
+// RoFormer's rotations, as onnxruntime leaves them.
+TEST(TurnedOperands, AreTurnedOnce) {
+  constexpr const char* kProduct = R"(in x: f16[1, 5, 3, 4]
+const cos: f16[1, 5, 1, 4]
+product: f16[1, 5, 3, 4] = Mul(x, cos)  # "product"
+y: f16[1, 3, 5, 4] = Transpose(product) {perm = [0, 2, 1, 3]}
+heads: f16[1, 3, 5, 4] = Transpose(x) {perm = [0, 2, 1, 3]}
+z: f16[1, 3, 5, 4] = Relu(heads)
+out y
+out z
+)";
+  EXPECT_EQ(after("turned_operands", kProduct), R"(in x: f16[1, 5, 3, 4]
+const cos: f16[1, 5, 1, 4]
+"cos turned": f16[1, 1, 5, 4] = Transpose(cos) {perm = [0, 2, 1, 3]}  # "product"
+heads: f16[1, 3, 5, 4] = Transpose(x) {perm = [0, 2, 1, 3]}
+y: f16[1, 3, 5, 4] = Mul(heads, "cos turned")  # "product"
+z: f16[1, 3, 5, 4] = Relu(heads)
+out y
+out z
+)");
+  const auto stays = [&](const char* part, const char* by) { expect_stays("turned_operands", kProduct, part, by); };
+  stays("out z", "out z\nout product");
+  stays("const cos", "in cos");
+  stays("const cos: f16[1, 5, 1, 4]", "const cos: f16[4]");
+  stays("Transpose(x) {perm = [0, 2, 1, 3]}", "Transpose(x) {perm = [0, 3, 1, 2]}");
+}
+
 }  // namespace
 }  // namespace encore::fuse::tests

@@ -151,6 +151,19 @@ TEST(Identities, ArePadsByNothing) {
   expect_stays("identities", kPadded, "out y", "out y\nout a");
 }
 
+TEST(Identities, AreReshapesToTheSameDimensions) {
+  constexpr const char* kShaped = R"(in x: f16[n, 6, 4]
+const shape: i64[3] = [-1, 6, 4]
+a: f16[n, 6, 4] = Reshape(x, shape)
+y: f16[n, 6, 4] = Relu(a)
+out y
+)";
+  for (const char* pass : {"identities", "unmoved"})
+    EXPECT_EQ(after(pass, kShaped), "in x: f16[n, 6, 4]\ny: f16[n, 6, 4] = Relu(x)\nout y\n");
+  expect_stays("identities", kShaped, "in x: f16[n, 6, 4]", "in x: f16[n, 4, 6]");
+  expect_stays("identities", kShaped, "in x: f16[n, 6, 4]", "in x: f16[m, 6, 4]");
+}
+
 constexpr const char* kSameSize = R"(in x: f16[n, 6, 4]
 const sizes: i64[2] = [4, 6]
 const ones: f32[3] = [1.0, 1.0, 1.0]

@@ -37,6 +37,11 @@ y: f16[n, 6, 6, 3] = Mul(x, g)  # "gated"
 out y
 )";
 
+TEST(SqueezeExcite, WithGelu) {
+  const std::string made = after(kPass, replaced(kRows, "Relu(d)", "Gelu@20(d)"));
+  EXPECT_NE(made.find("squeeze_activation = \"Gelu\""), made.npos) << made;
+}
+
 TEST(SqueezeExcite, OfConvolutions) {
   EXPECT_EQ(after(kPass, kConvolutions), R"(in x: f16[n, 6, 6, 3]
 const w: f16[2, 3, 1, 1] = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]

@@ -46,11 +46,14 @@ def test_residual_sums(encore, make_model, tmp_path, dtype, biased):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_residual_sums_of_gemm(encore, make_model, tmp_path, dtype):
+@pytest.mark.parametrize("turned", [0, 1])
+def test_residual_sums_of_gemm(encore, make_model, tmp_path, dtype, turned):
+    """torch's layers of rows have weights with a row for each column."""
+
     def build(net):
         x = net.input("x", ["n", WIDTH])
         weights, bias = net.constant(numbers((WIDTH, WIDTH), 1, -0.3, 0.3)), net.constant(numbers((WIDTH,), 2))
-        y = net.node("Gemm", [net.node("Relu", [x]), weights, bias])
+        y = net.node("Gemm", [net.node("Relu", [x]), weights, bias], transB=turned)
         net.output(net.node("Add", [y, x]), ["n", WIDTH])
         return net
 

@@ -56,6 +56,16 @@ def without_biases(net, x, channels, squeezed):
     return by_convolutions(net, x, channels, squeezed, "LeakyRelu", "Tanh", has_bias=False)
 
 
+def by_gelu(net, x, channels, squeezed):
+    """GC-ViT's."""
+    mean = net.node("ReduceMean", [x, net.ints(2, 3)], keepdims=1)
+    y = net.node("Conv", [mean, weights(net, squeezed, channels, 1, 1)])
+    root = net.node("Div", [y, net.constant(2**0.5)])
+    half = net.node("Mul", [net.constant(0.5), net.node("Add", [net.node("Erf", [root]), net.constant(1)])])
+    y = net.node("Conv", [net.node("Mul", [y, half]), weights(net, channels, squeezed, 1, 1)])
+    return net.node("Mul", [x, net.node("Sigmoid", [y])])
+
+
 def before_norm(net, x, channels, squeezed):
     """timm's, in blocks whose norms come first."""
     rows = [net.constant(numbers((channels,), i, 0.5, 1.5)) for i in range(4)]
@@ -67,7 +77,7 @@ def before_activation(net, x, channels, squeezed):
     return net.node("Relu", [by_convolutions(net, x, channels, squeezed)])
 
 
-FORMS = [by_convolutions, by_means, by_layers, hard, without_biases, before_norm, before_activation]
+FORMS = [by_convolutions, by_means, by_layers, hard, without_biases, by_gelu, before_norm, before_activation]
 
 
 def network(form, channels=16, squeezed=4, places=PLACES, width=None):
