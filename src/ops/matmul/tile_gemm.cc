@@ -29,18 +29,18 @@ static_assert(std::size(kCosts) == kTileShapes && std::size(kCostsOfFloats) == i
 // Of warpgroups, whose weights of the first steps are there before a block begins. Later steps take at least as long as
 // what all blocks read.
 struct WarpgroupCost {
-  double late_step, late_step_of_each, curve;
+  double late_step, late_step_of_each, curve;  // the curve of a tile, whoever shares it
 };
 constexpr WarpgroupCost kWarpgroupCosts[] = {{0.175, 0.30, 0.65}, {0.27, 0.42, 0.60}};
 constexpr int kFirstSteps = 8;
 
 double us_by_tiles(const ShapeCost& cost, const WarpgroupCost* warpgroup, double steps, double of_each, bool slides,
-                   bool is_apart) {
+                   double curves) {
   const double first = warpgroup ? std::min<double>(steps, kFirstSteps) : steps;
   double us = cost.fixed + first * (cost.step + (slides ? cost.slide : 0) + cost.step_of_each * of_each);
   if (warpgroup) {
     us += (steps - first) * std::max(warpgroup->late_step, warpgroup->late_step_of_each * of_each);
-    if (is_apart) us += warpgroup->curve;
+    us += curves * warpgroup->curve;
   }
   return us;
 }
@@ -131,8 +131,8 @@ TileGemmWay tiles_faster_than(double library_us, const TileProblem& p, const Act
                                      : (parts == kMostTileParts ? kLargeClusters : 1);
       if (of_each > cost.most_of_each * there) break;
       const auto steps = double(divide_up(divide_up(depth_bytes, size.depth_bytes), parts));
-      const double us =
-          us_by_tiles(cost, warpgroup, steps, of_each, p.slides, is_apart(activation)) + cost.join * doubled;
+      const double curves = is_apart(activation) ? 1.0 / parts : 0;  // those who share a tile share its end
+      const double us = us_by_tiles(cost, warpgroup, steps, of_each, p.slides, curves) + cost.join * doubled;
       if (us < least) least = us, fastest = {parts, TileShape(shape)};
     }
   }
