@@ -44,7 +44,7 @@ def one_kernel():
 def make(name, batch):
     if name == "one":
         return one_kernel().SerializeToString(), {"x": np.ones([8, 256], np.float32)}
-    if name in ("chain_f32", "small_20"):
+    if name == "chain_f32":
         return models.make(name, batch)[0].SerializeToString(), models.make(name, batch)[1]
     return str(zoo.path(name, batch=batch)), zoo.inputs(name, batch=batch)
 
