@@ -46,7 +46,12 @@ ACCEPTED = [
         "a vector is a row, of which the CPU EP counts one feature before it looks at the others",
         lambda f: f.node.inputs[0].array.ndim == 1 and says("tree_ensemble_common.h")(f),
     ),
-    Accepted("TreeEnsembleRegressor", DECLINED, "a leaf that weighs nothing", says("a leaf has no weight")),
+    Accepted(
+        "TreeEnsembleRegressor TreeEnsembleClassifier",
+        DECLINED,
+        "a leaf that weighs nothing",
+        says("a leaf has no weight"),
+    ),
     Accepted("SVMRegressor", DECLINED, "fewer support vectors than none", says("support vectors")),
     Accepted("FusedConv", DECLINED, "parameters of no activation", says("activation '' takes 0")),
     Accepted("MaxRoiPool", REFUSED, "rows of regions with more dimensions", says("[count,5] of float is wanted")),
