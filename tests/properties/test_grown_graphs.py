@@ -22,7 +22,7 @@ pytestmark = pytest.mark.newest
 THAT_ROUND = (
     "attention softmaxes gates norms biases gelu tanh_gelu quick_gelu bias_gelu residuals products channels_last "
     "convolutions convolution_sums group_norms group_norm_activations folded_batch_norms batch_norms projections "
-    "einsums"
+    "einsums product_sums product_activations layer_scales norm_sums reduction_casts gated_products squeeze_excite"
 ).split()
 # What the CPU EP computes as Encore does, where onnxruntime leaves arithmetic of shapes to it.
 EXACT_ON_CPU = set(
