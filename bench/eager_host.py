@@ -28,9 +28,10 @@ sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests"), str(ROOT / "tests" / 
 import models  # noqa: E402
 import numpy as np  # noqa: E402
 import onnxruntime_ep_encore  # noqa: E402
-import zoo  # noqa: E402
 from models import es  # noqa: E402  (which have named the provider)
 from onnx import TensorProto, helper  # noqa: E402
+
+import automatic  # noqa: E402
 
 RUNS = 4  # one after the other, so that the device's queue never fills
 
@@ -44,9 +45,7 @@ def one_kernel():
 def make(name, batch):
     if name == "one":
         return one_kernel().SerializeToString(), {"x": np.ones([8, 256], np.float32)}
-    if name == "chain_f32":
-        return models.make(name, batch)[0].SerializeToString(), models.make(name, batch)[1]
-    return str(zoo.path(name, batch=batch)), zoo.inputs(name, batch=batch)
+    return automatic.make(name, batch)
 
 
 def nodes_of(model, feeds, options):

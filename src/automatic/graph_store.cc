@@ -51,9 +51,9 @@ size_t GraphStore::grown(size_t held, size_t bytes) const {
   return std::max(bytes, std::min(held + held / 2, most_bytes_ / 2));
 }
 
-const Workspace* GraphStore::latest(device::StreamRef stream) const {
+std::shared_ptr<Workspace> GraphStore::latest(device::StreamRef stream) const {
   const auto found = workspaces_.find(stream.native());
-  return found == workspaces_.end() ? nullptr : found->second.get();
+  return found == workspaces_.end() ? nullptr : found->second;
 }
 
 // Memory is taken and given back without the lock, for it may be the application's, which has locks of its own.
@@ -61,16 +61,15 @@ std::shared_ptr<Workspace> GraphStore::workspace(device::StreamRef stream, size_
   size_t wanted = bytes;
   {
     const std::lock_guard lock(mutex_);
-    if (const auto found = workspaces_.find(stream.native()); found != workspaces_.end()) {
-      const size_t held = found->second->bytes();
-      if (held >= bytes) return found->second;
-      wanted = grown(held, bytes);
+    if (auto there = latest(stream)) {
+      if (there->bytes() >= bytes) return there;
+      wanted = grown(there->bytes(), bytes);
     }
   }
   const auto larger = std::make_shared<Workspace>(arena_, wanted);
-  auto latest = larger;
+  auto before = larger;
   const std::lock_guard lock(mutex_);
-  workspaces_[stream.native()].swap(latest);
+  workspaces_[stream.native()].swap(before);
   return larger;
 }
 
@@ -108,14 +107,15 @@ void GraphStore::list_kept(uint64_t now, std::vector<Kept>& kept) const {
 std::string GraphStore::make_room(const Wanted& wanted, uint64_t now) {
   std::vector<std::shared_ptr<void>> gone;
   std::vector<Kept> kept;
+  std::shared_ptr<Workspace> there;
   const std::lock_guard lock(mutex_);
   list_kept(now, kept);
   Tally tally;
   for (const Kept& one : kept) tally.add(one);
-  const Workspace* const there = latest(wanted.stream);
+  there = latest(wanted.stream);
   size_t more = wanted.nodes * kBytesOfNode;
   if (there && there->bytes() >= wanted.workspace_bytes)
-    tally.need(there);
+    tally.need(there.get());
   else
     more += grown(there ? there->bytes() : 0, wanted.workspace_bytes);
   size_t colder = 0;

@@ -124,7 +124,7 @@ class GraphStore final : public memory::Hoard, public memory::StreamListener {
   size_t grown(size_t held, size_t bytes) const;
   // With the mutex:
   void list_kept(uint64_t now, std::vector<Kept>& kept) const;  // the coldest first; let go of without the mutex
-  const Workspace* latest(device::StreamRef stream) const;
+  std::shared_ptr<Workspace> latest(device::StreamRef stream) const;
 
   const int device_;
   const std::shared_ptr<memory::Arena> arena_;

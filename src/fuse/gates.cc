@@ -3,7 +3,6 @@
 
 #include "fuse/joined_products.h"
 #include "fuse/links.h"
-#include "fuse/own_tensor.h"
 #include "fuse/passes.h"
 #include "ops/elementwise/gate.h"
 #include "ops/matmul/normed_product.h"
@@ -169,11 +168,7 @@ void join_gated_products(Match& match, int product) {
     dims.back() = 2 * columns;
     const int both = match.add_like(x, " and " + match.value(y).name, std::move(dims));
     const auto part = [&](int64_t begin, int v) {
-      const std::string name = match.value(v).name;
-      std::vector<int> inputs{both};
-      for (const int64_t number : {begin, begin + columns, int64_t(-1)})
-        inputs.push_back(match.add_constant(name + "'s columns", own_ints({number})));
-      return match.plan().step({ops::kOnnx, "Slice", 13}, name, std::move(inputs), {v});
+      return slice(match, begin, begin + columns, -1, match.value(v).name, both, v);
     };
     Step second = part(columns, y);
     match.replace({left, right}, std::vector{join_products(match, {left, right}, 0, both), part(0, x)});

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "device/error.h"
+#include "fuse/own_tensor.h"
 #include "fuse/rolls.h"
 #include "ops/registry.h"
 #include "ops/shape/rolled_copy.h"
@@ -172,6 +173,13 @@ std::optional<Link> Links::roll_to(int v) const {
   std::vector<int64_t> numbers;
   for (const auto& [axis, shift] : rolled.shifts) numbers.push_back(axis), numbers.push_back(shift);
   return Link{{match_.producer(v)}, {}, rolled.from, ViewStep{ViewStep::roll, std::move(numbers)}, 1};
+}
+
+Step slice(Match& match, int64_t begin, int64_t end, int64_t axis, std::string name, int from, int to) {
+  std::vector<int> inputs{from};
+  for (const int64_t number : {begin, end, axis})
+    inputs.push_back(match.add_constant(name + "'s places", own_ints({number})));
+  return match.plan().step({ops::kOnnx, "Slice", 13}, std::move(name), std::move(inputs), {to});
 }
 
 Step transposition(const Match& match, const std::vector<int64_t>& order, std::string name, int from, int to) {

@@ -49,6 +49,8 @@ class Links {
 };
 
 // Steps that only move elements.
+// What there is from `begin` to `end` along the axis.
+Step slice(Match& match, int64_t begin, int64_t end, int64_t axis, std::string name, int from, int to);
 Step transposition(const Match& match, const std::vector<int64_t>& order, std::string name, int from, int to);
 Step view(const Match& match, const std::vector<ops::ViewStep>& steps, std::string name, int from, int to);
 

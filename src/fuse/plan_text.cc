@@ -57,8 +57,10 @@ class Writing {
   Writing(const Plan& plan, std::string indent) : plan_(plan), indent_(std::move(indent)), names_(plan.values.size()) {}
 
   std::string run() {
-    const std::string beyond = plan_.beyond ? text("beyond ", plan_.beyond) : "";
-    if (plan_.by_data || plan_.beyond) line(!plan_.by_data ? beyond : plan_.beyond ? "by data " + beyond : "by data");
+    if (plan_.by_data)
+      line(plan_.beyond ? text("by data beyond ", plan_.beyond) : "by data");
+    else if (plan_.beyond)
+      line(text("beyond ", plan_.beyond));
     for (size_t i = 0; i < plan_.inputs.size(); ++i) {
       const int v = plan_.inputs[i];
       const bool is_outer = i + plan_.outer_inputs >= plan_.inputs.size();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "fuse/links.h"
 #include "fuse/own_tensor.h"
 #include "fuse/passes.h"
 #include "fuse/shape_symbols.h"
@@ -62,10 +63,8 @@ void cut_selections(Match& match) {
       const int shape = match.add_constant(match.value(step.inputs[0]).name + "'s joint shape", own_ints(target));
       match.insert(match.plan().step({ops::kOnnx, "Reshape", 14}, name, {step.inputs[0], shape}, {place->second}));
     }
-    std::vector<int> inputs{place->second};
-    for (const int64_t number : {index * next, (index + 1) * next, int64_t(axis)})
-      inputs.push_back(match.add_constant(text(name, "'s ", inputs.size()), own_ints({number})));
-    match.replace({s}, match.plan().step({ops::kOnnx, "Slice", 13}, name, std::move(inputs), step.outputs));
+    match.replace({s},
+                  slice(match, index * next, (index + 1) * next, int64_t(axis), name, place->second, step.outputs[0]));
   }
 }
 

@@ -3,6 +3,7 @@
 #include <optional>
 #include <span>
 
+#include "fuse/links.h"
 #include "fuse/passes.h"
 #include "fuse/shape_symbols.h"
 #include "ops/registry.h"
@@ -79,11 +80,8 @@ void slice(Match& match, int s, const Tensor& indices, const Dims& dims, std::sp
   if (!is_one_each || by.front() < 0) return;
   const auto begin = begin_of(indices, by.front());
   if (!begin) return;
-  const std::string name = match.node(s).name();
-  std::vector<int> inputs{match.step(s).inputs[0]};
-  for (const int64_t number : {*begin, *begin + indices.count(), int64_t(by.data() - dims.data())})
-    inputs.push_back(match.add_constant(name + "'s places", own_ints({number})));
-  match.replace({s}, {match.plan().step({ops::kOnnx, "Slice", 13}, name, std::move(inputs), match.step(s).outputs)});
+  match.replace({s}, slice(match, *begin, *begin + indices.count(), by.data() - dims.data(), match.node(s).name(),
+                           match.step(s).inputs[0], match.step(s).outputs[0]));
 }
 
 }  // namespace
