@@ -7,6 +7,7 @@
 
 #include "automatic/region_graphs.h"
 #include "device/label.h"
+#include "device/memory.h"
 
 namespace encore::automatic {
 
@@ -28,13 +29,13 @@ Workspace::Workspace(std::shared_ptr<memory::Arena> arena, size_t bytes)
       }()),
       bytes_(bytes) {}
 
-GraphStore::GraphStore(int device, std::shared_ptr<memory::Arena> arena, size_t most_graphs, size_t most_bytes,
-                       std::shared_ptr<profile::Recorder> recorder)
+GraphStore::GraphStore(int device, std::shared_ptr<memory::Arena> arena, size_t most_graphs,
+                       std::optional<size_t> most_bytes, std::shared_ptr<profile::Recorder> recorder)
     : device_(device),
       arena_(std::move(arena)),
       most_graphs_(most_graphs),
-      most_bytes_(most_bytes),
       limit_bytes_(arena_->stats().limit_bytes),
+      most_bytes_(most_bytes),
       recorder_(std::move(recorder)) {}
 
 bool GraphStore::has_room(size_t bytes, uint64_t now) {
@@ -47,8 +48,15 @@ bool GraphStore::has_room(size_t bytes, uint64_t now) {
 }
 
 // By half at least, so that those which earlier graphs keep are no more than twice the last.
-size_t GraphStore::grown(size_t held, size_t bytes) const {
-  return std::max(bytes, std::min(held + held / 2, most_bytes_ / 2));
+size_t GraphStore::grown(size_t held, size_t bytes) {
+  return std::max(bytes, std::min(held + held / 2, most_bytes() / 2));
+}
+
+size_t GraphStore::most_bytes() {
+  std::call_once(most_bytes_known_, [this] {
+    if (!most_bytes_) most_bytes_ = std::min(limit_bytes_, device::memory_info(device_).total_bytes) / 2;
+  });
+  return *most_bytes_;
 }
 
 std::shared_ptr<Workspace> GraphStore::latest(device::StreamRef stream) const {
@@ -119,11 +127,11 @@ std::string GraphStore::make_room(const Wanted& wanted, uint64_t now) {
   else
     more += grown(there ? there->bytes() : 0, wanted.workspace_bytes);
   size_t colder = 0;
-  while (tally.graphs() + !wanted.replaces > most_graphs_ || tally.bytes() + more > most_bytes_) {
+  while (tally.graphs() + !wanted.replaces > most_graphs_ || tally.bytes() + more > most_bytes()) {
     if (colder == kept.size() || kept[colder].heat >= wanted.heat)
       return tally.graphs() + !wanted.replaces > most_graphs_
                  ? "all graphs that are kept (auto_graph_limit) are used more"
-                 : text("it wants ", more, " bytes for a graph, of ", most_bytes_,
+                 : text("it wants ", more, " bytes for a graph, of ", most_bytes(),
                         " (auto_graph_mem_limit), and those that are kept are used more");
     tally.remove(kept[colder++]);
   }
@@ -138,7 +146,7 @@ HeldReport GraphStore::held() {
   std::vector<Kept> all;
   const std::lock_guard lock(mutex_);
   list_kept(runs_, all);
-  HeldReport report{.limit_bytes = most_bytes_};
+  HeldReport report{.limit_bytes = most_bytes()};
   std::set<const Workspace*> workspaces;
   for (const auto& [native, workspace] : workspaces_) workspaces.insert(workspace.get());
   for (const Kept& kept : all) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -59,8 +60,9 @@ class Heat {
 class GraphStore final : public memory::Hoard, public memory::StreamListener {
  public:
   // At most so many graphs are kept, and of so many bytes: those that are used most. With none, runs are planned all
-  // the same.
-  GraphStore(int device, std::shared_ptr<memory::Arena> arena, size_t most_graphs, size_t most_bytes = SIZE_MAX,
+  // the same. Without a number of bytes it is half of what the session may have.
+  GraphStore(int device, std::shared_ptr<memory::Arena> arena, size_t most_graphs,
+             std::optional<size_t> most_bytes = SIZE_MAX,
              std::shared_ptr<profile::Recorder> recorder = {});
   GraphStore(const GraphStore&) = delete;
 
@@ -121,14 +123,18 @@ class GraphStore final : public memory::Hoard, public memory::StreamListener {
 
   void add(RegionGraphs* region);
   void remove(RegionGraphs* region);
-  size_t grown(size_t held, size_t bytes) const;
+  size_t grown(size_t held, size_t bytes);
+  // The device is asked once it matters: a session is made without.
+  size_t most_bytes();
   // With the mutex:
   void list_kept(uint64_t now, std::vector<Kept>& kept) const;  // the coldest first; let go of without the mutex
   std::shared_ptr<Workspace> latest(device::StreamRef stream) const;
 
   const int device_;
   const std::shared_ptr<memory::Arena> arena_;
-  const size_t most_graphs_, most_bytes_, limit_bytes_;
+  const size_t most_graphs_, limit_bytes_;
+  std::optional<size_t> most_bytes_;  // most_bytes() fills it in
+  std::once_flag most_bytes_known_;
   const std::shared_ptr<profile::Recorder> recorder_;  // null: nobody profiles
   std::atomic<uint64_t> runs_{0};
   std::atomic<uint64_t> next_ahead_{0};                     // not before that run

@@ -8,7 +8,6 @@
 #include "device/capture_stream.h"
 #include "device/conditional.h"
 #include "device/external_stream.h"
-#include "device/memory.h"
 #include "device/open_ahead.h"
 #include "device/tuning_cache.h"
 #include "memory/streams.h"
@@ -89,11 +88,6 @@ std::unique_ptr<graph::SharedStream> shared_stream(const Options& options) {
   }
 }
 
-size_t most_bytes_of_graphs(const Options& options) {
-  if (options.auto_graph_mem_limit) return *options.auto_graph_mem_limit;
-  return std::min(options.gpu_mem_limit, device::memory_info(options.device_id).total_bytes) / 2;
-}
-
 }  // namespace
 
 Ep::Ep(std::shared_ptr<Registration> registration, Options options, Log log, std::shared_ptr<memory::Arena> arena)
@@ -126,7 +120,7 @@ Ep::Ep(std::shared_ptr<Registration> registration, Options options, Log log, std
   if (options_.has_regions() && !graphs_) {
     const bool captures = options_.auto_graph ? *options_.auto_graph : device::captures_survive_device_waits(device());
     store_ = std::make_shared<automatic::GraphStore>(device(), arena_, captures ? size_t(options_.auto_graph_limit) : 0,
-                                                     most_bytes_of_graphs(options_), recorder_);
+                                                     options_.auto_graph_mem_limit, recorder_);
     arena_->add(store_);
     memory::listen(store_);
   }
