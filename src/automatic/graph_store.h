@@ -62,8 +62,7 @@ class GraphStore final : public memory::Hoard, public memory::StreamListener {
   // At most so many graphs are kept, and of so many bytes: those that are used most. With none, runs are planned all
   // the same. Without a number of bytes it is half of what the session may have.
   GraphStore(int device, std::shared_ptr<memory::Arena> arena, size_t most_graphs,
-             std::optional<size_t> most_bytes = SIZE_MAX,
-             std::shared_ptr<profile::Recorder> recorder = {});
+             std::optional<size_t> most_bytes = SIZE_MAX, std::shared_ptr<profile::Recorder> recorder = {});
   GraphStore(const GraphStore&) = delete;
 
   int device() const { return device_; }
