@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
 #include <utility>
 
+#include "fuse/linear_quantization.h"
 #include "fuse/links.h"
 #include "fuse/rolls.h"
 #include "fuse/shape_symbols.h"
@@ -37,10 +39,16 @@ std::optional<Operand> number_of(const Match& match, const Step& step, size_t in
 // What the step computes, if a program can: it divides integers by numbers alone, as it tells of no divisor that is
 // zero.
 std::optional<ops::ScalarCall> scalar_call(const Match& match, int s) {
+  if (const auto call = linear_call(match, s)) return call;
   const auto call = ops::scalar_call(match.node(s));
   if (!call || !ops::is_division(call->function) || !ops::kIndices.has(match.node(s).input_type(0))) return call;
   const auto divisor = number_of(match, match.step(s), 1);
   return divisor && divisor->index != 0 ? call : std::nullopt;
+}
+
+// Those of its inputs that the function is of.
+std::span<const int> operands(const Step& step, ops::ScalarFunction function) {
+  return std::span(step.inputs).first(std::min(step.inputs.size(), size_t(ops::operands_of(function))));
 }
 
 // What the step computes, if all that it makes lies in a space of known symbols.
@@ -49,9 +57,9 @@ std::optional<ops::ScalarCall> call_of(const Match& match, int s) {
   const auto& dims = match.value(match.step(s).outputs[0]).dims;
   if (!dims || std::ranges::count(*dims, -1) > 0) return std::nullopt;
   if (std::ssize(*dims) - std::ranges::count(*dims, 1) > ops::kMostProgramDims) return std::nullopt;
-  for (const int v : match.step(s).inputs)
-    if (v < 0) return std::nullopt;
-  return scalar_call(match, s);
+  const auto call = scalar_call(match, s);
+  if (!call || std::ranges::count(operands(match.step(s), call->function), -1) > 0) return std::nullopt;
+  return call;
 }
 
 }  // namespace
@@ -159,7 +167,7 @@ class Joined {
   void enter(int s, const ops::ScalarCall& call) {
     const Step& step = match_->step(s);
     Expression::Value value{call, match_->value(step.outputs[0]).type, {}};
-    for (size_t i = 0; i < step.inputs.size(); ++i) value.operands.push_back(operand(step, i));
+    for (size_t i = 0; i < operands(step, call.function).size(); ++i) value.operands.push_back(operand(step, i));
     parts_.values[step.outputs[0]] = int(parts_.expression.values.size());
     parts_.expression.values.push_back(std::move(value));
     parts_.steps.push_back(s);
@@ -237,9 +245,10 @@ void join(const Match& match, const Calls& calls, std::vector<Joined>& programs)
 // Whether it costs less than a kernel would, though it is done again for each row.
 bool is_light(const Expression& expression) {
   using enum ops::ScalarFunction;
-  constexpr ops::ScalarFunction kLight[] = {add,   sub,           mul,  quotient, least,    greatest, same,
-                                            below, below_or_same, both, either,   one_only, inverted, above,
-                                            cast,  above_or_same, abs,  neg,      select,   relu};
+  constexpr ops::ScalarFunction kLight[] = {add,      sub,   mul,           quotient,      least,      greatest,
+                                            same,     below, below_or_same, both,          either,     one_only,
+                                            inverted, above, cast,          above_or_same, abs,        neg,
+                                            select,   relu,  to_uint8,      to_int8,       from_linear};
   return expression.joins.empty() && expression.rolls.empty() &&
          std::ranges::all_of(expression.values, [&](const Expression::Value& value) {
            return std::ranges::find(kLight, value.call.function) != std::end(kLight);

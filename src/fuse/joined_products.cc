@@ -41,11 +41,12 @@ std::shared_ptr<OwnTensor> in_turns(const std::vector<const Tensor*>& parts, con
   dims[axis] = 0;
   for (const Tensor* part : parts) dims[axis] += part->shape[int(axis)];
   made->view = {parts.front()->type, ops::Where::host, ops::Shape(dims), nullptr};
-  made->bytes.resize(made->view.bytes());
-  char* to = made->bytes.data();
-  for (size_t turn = 0; to < made->bytes.data() + made->bytes.size(); ++turn)
-    for (size_t i = 0; i < parts.size(); ++i)
-      to = std::copy_n(static_cast<const char*>(parts[i]->data) + turn * bytes[i], bytes[i], to);
+  made->bytes.reserve(made->view.bytes());  // and not filled first: a model's weights are many
+  for (size_t turn = 0; made->bytes.size() < made->view.bytes(); ++turn)
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const char* const from = parts[i]->as<const char>() + turn * bytes[i];
+      made->bytes.insert(made->bytes.end(), from, from + bytes[i]);
+    }
   made->view.data = made->bytes.data();
   return made;
 }

@@ -6,12 +6,14 @@ namespace encore::fuse {
 namespace {
 
 constexpr Pass kPasses[] = {
+    {"requantizations", nullptr, drop_requantization, false},
     {"dims", nullptr, infer_dims},
     {"known_numbers", nullptr, nullptr, false, know_numbers},
     {"known_targets", nullptr, know_target, false},
     {"turned_operands", nullptr, turn_operand_ahead, false},
     {"constants", nullptr, nullptr, false, fold_constants},
     {"repetitions", nullptr, drop_repetition, false},
+    {"hard_swishes", "a HardSwish", join_hard_swish, false},
     {"einsums", nullptr, make_product_of_einsum, false},
     {"group_norms", "a norm of groups", join_group_norm, false},
     {"convolution_sums", nullptr, join_convolution_sum, false},

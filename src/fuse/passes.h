@@ -253,6 +253,10 @@ void open_gather(Match& match, int gather);
 // Who reads what Identity makes, a Pad by nothing, a Slice of all, a Reshape to the same dimensions, or a Resize to the
 // same size, can read what it is made of.
 void drop_identity(Match& match, int identity);
+// HardSwish and HardSigmoid that are spelled out.
+void join_hard_swish(Match& match, int sum);
+// QuantizeLinear and DequantizeLinear of what DequantizeLinear made by the same numbers, and others moved about.
+void drop_requantization(Match& match, int step);
 // What is repeated for readers that broadcast anyway, and bools of which others that are constant leave one side as it
 // is: they read that.
 void drop_repetition(Match& match, int step);

@@ -44,6 +44,22 @@ TEST(Convolutions, ActivationsHaveTheirNumbers) {
   ends("y = Gelu@20(s)", "activation = \"Gelu\", activation_params = []");
 }
 
+TEST(Convolutions, ScaleWhatTheyEndWith) {
+  const auto ends = [](const std::string& by, const char* wanted) {
+    const std::string made =
+        joined(replaced(kBlock, "y: f16[n, 8, 8, 16] = Relu(s)", "const two: f16[1] = [2]\n" + by));
+    EXPECT_NE(made.find(wanted), made.npos) << made;
+  };
+  ends("a: f16[n, 8, 8, 16] = HardSwish(s)\nb: f16[n, 8, 8, 16] = Mul(two, a)\ny = Add(b, two)",
+       "activation = \"ScaledHardSwish\", activation_params = [2.0, 2.0]");
+  ends("a: f16[n, 8, 8, 16] = Relu(s)\ny = Mul(a, two)", "activation = \"ScaledRelu\", activation_params = [2.0, 0.0]");
+  ends("a: f16[n, 8, 8, 16] = Relu(s)\ny = Add(a, two)", "activation = \"ScaledRelu\", activation_params = [1.0, 2.0]");
+  ends("a: f16[n, 8, 8, 16] = Relu(s)\nb: f16[n, 8, 8, 16] = Mul(a, two)\ny = Add(b, a)",
+       "activation = \"Relu\", activation_params = []");
+  ends("a: f16[n, 8, 8, 16] = Sigmoid(s)\ny = Mul(a, two)", "activation = \"Sigmoid\", activation_params = []");
+  ends("a: f16[n, 8, 8, 16] = Relu(s)\ny = Mul(a, r)", "activation = \"Relu\", activation_params = []");
+}
+
 TEST(Convolutions, OfShapesThatMayDifferNoSum) {
   const auto keeps = [](const char* part, const char* by) {
     const std::string made = joined(replaced(kBlock, part, by));

@@ -544,3 +544,42 @@ def test_a_product_is_where_resized_features_are_put(encore, make_model, tmp_pat
 )
 def test_what_is_added_is_where_the_product_is(encore, make_model, beta, bias):
     agrees(lambda net: segformer_end(net, (3, 6, 12), beta, bias), make_model, shape=(144, CHANNELS))
+
+
+def spelled_hard_swish(net, x, divides=True, gate_first=False):
+    """As before ONNX had the operator."""
+    gate = net.node("Clip", [net.node("Add", [x, net.constant([3])]), net.constant(0), net.constant(6)])
+    sixth = lambda v: net.node("Div", [v, net.constant([6])]) if divides else net.node("Mul", [v, net.constant(1 / 6)])
+    return net.node("Mul", [sixth(gate), x]) if gate_first else sixth(net.node("Mul", [x, gate]))
+
+
+@pytest.mark.parametrize("divides, gate_first", [(True, False), (False, False), (True, True)])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_convolutions_end_with_spelled_hard_swishes(encore, make_model, tmp_path, dtype, divides, gate_first):
+    def build(net):
+        x = net.input("x", PICTURE)
+        for group, size in ((1, 3), (CHANNELS, 3), (1, 1)):
+            x = spelled_hard_swish(net, conv(net, x, group, size), divides, gate_first)
+        net.output(x, PICTURE)
+        return net
+
+    # A float's convolution is one in TF32 on a GPU.
+    plan = plan_of(agrees(build, make_model, dtype, use_tf32=0), tmp_path)
+    assert plan.count('activation = "HardSwish"') == 3 and "Elementwise(" not in plan, plan
+
+
+@pytest.mark.parametrize("activation", ["Relu", "HardSwish"])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_convolutions_scale_what_they_end_with(encore, make_model, tmp_path, dtype, activation):
+    """PaddlePaddle's blocks of learnable scales and shifts."""
+
+    def build(net):
+        x = net.input("x", PICTURE)
+        for number, (group, size) in enumerate([(1, 3), (CHANNELS, 3), (1, 1), (2, 3)]):
+            x = net.node("Mul", [net.constant([0.5 + number]), conv(net, x, group, size, activation)])
+            x = net.node("Add", [x, net.constant([number - 1.25])]) if number != 1 else x
+        net.output(x, PICTURE)
+        return net
+
+    plan = plan_of(agrees(build, make_model, dtype, use_tf32=0), tmp_path)
+    assert plan.count(f'activation = "Scaled{activation}"') == 4 and "Elementwise(" not in plan, plan

@@ -90,7 +90,7 @@ DEVICE_FN float arithmetic(float a, float b) {
 template <ScalarFunction kFunction, class T, int kPack>
 DEVICE_FN Values<T, kPack> call(uint32_t p, uint32_t q, const Values<float, kPack>& a, const Values<float, kPack>& b,
                                 const Values<float, kPack>& c) {
-  constexpr bool kIsHalf = sizeof(T) == 2, kIsBoolean = sizeof(T) == 1;
+  constexpr bool kIsHalf = sizeof(T) == 2, kIsBoolean = std::is_same_v<T, bool>;
   Values<float, kPack> made;
   if constexpr (kFunction <= ScalarFunction::mul) {
     UNROLL for (int k = 0; k < kPack; ++k) made.at[k] = arithmetic<kFunction>(a.at[k], b.at[k]);

@@ -71,6 +71,10 @@ constexpr Row kRows[] = {
     {swish, "swish", 1, "Swish", 1, "alpha", nullptr, 1},
     {gelu, "gelu", 1, "Gelu"},
     {tanh_gelu, "tanh_gelu", 1, ""},  // Gelu, too
+    // Of linear quantization, whose operators have these numbers as inputs.
+    {to_uint8, "to_uint8", 1, "", 1, "scale", "zero_point"},
+    {to_int8, "to_int8", 1, "", 1, "scale", "zero_point"},
+    {from_linear, "from_linear", 1, "", 1, "scale", "zero_point"},
 };
 constexpr ScalarFunction kOfIntegers[] = {add,           sub,      mul,  quotient, remainder,     remainder_of_c,
                                           least,         greatest, same, below,    below_or_same, above,
@@ -191,7 +195,7 @@ class Reader {
   }
   Type type() {
     const std::string_view name = word();
-    for (const Type type : {Type::f32, Type::f16, Type::bf16, Type::boolean, Type::i32, Type::i64})
+    for (const Type type : {Type::f32, Type::f16, Type::bf16, Type::boolean, Type::i32, Type::i64, Type::u8, Type::i8})
       if (name == device::name(type)) return type;
     check(false);
     return {};
@@ -215,6 +219,7 @@ class Reader {
 }  // namespace
 
 const char* name(ScalarFunction function) { return row_of(function).name; }
+int operands_of(ScalarFunction function) { return row_of(function).operands; }
 bool is_of_integers(ScalarFunction function) {
   return std::ranges::find(kOfIntegers, function) != std::end(kOfIntegers);
 }

@@ -12,6 +12,7 @@
 namespace encore::ops {
 
 const char* name(ScalarFunction function);  // in an expression's text
+int operands_of(ScalarFunction function);   // how many
 bool is_of_integers(ScalarFunction function);
 bool is_division(ScalarFunction function);  // or what is left by one
 
@@ -21,7 +22,8 @@ struct ScalarCall {
   float p = 0, q = 0;
   bool operator==(const ScalarCall&) const = default;
 };
-// What the operator computes, if it is one of these functions and no more; its inputs are the operands, in their order.
+// What the operator computes, if it is one of these functions and no more; its inputs are the operands, in their order,
+// the first ones.
 std::optional<ScalarCall> scalar_call(const NodeInfo& node);
 
 struct Expression {
@@ -33,7 +35,7 @@ struct Expression {
   };
   struct Value {
     ScalarCall call;
-    Type type;  // f32, f16, bf16, boolean, i32 or i64: what it is rounded to, or wraps around in
+    Type type;  // f32, f16, bf16, boolean, i32 or i64: what it is rounded to, or wraps around in; u8 or i8 if quantized
     std::vector<Operand> operands;
     bool of_integers = false;  // operands, but a condition, in a program that has integers; the text does not tell
     bool operator==(const Value&) const = default;

@@ -197,6 +197,7 @@ struct ElementwiseProgram {
       case Type::bf16: return widen_as<BFloat16>(values);
       case Type::boolean:
       case Type::u8: return widen_as<uint8_t>(values);
+      case Type::i8: return widen_as<int8_t>(values);
       case Type::i32: return widen_as<int32_t>(values);
       default: break;
     }
@@ -222,7 +223,9 @@ struct ElementwiseProgram {
     switch (Type(instruction.type)) {
       case Type::f16: return store_as<Half>(to, first, values);
       case Type::bf16: return store_as<BFloat16>(to, first, values);
-      case Type::boolean: return store_as<uint8_t>(to, first, values);
+      case Type::boolean:
+      case Type::u8: return store_as<uint8_t>(to, first, values);
+      case Type::i8: return store_as<int8_t>(to, first, values);
       default: break;
     }
     if constexpr (kAreWords) {

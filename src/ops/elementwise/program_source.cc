@@ -18,6 +18,7 @@ const char* type_name(Type type) {
     case Type::bf16: return "BFloat16";
     case Type::boolean: return "bool";
     case Type::u8: return "uint8_t";
+    case Type::i8: return "int8_t";
     case Type::i32: return "int32_t";
     case Type::i64: return "int64_t";
     default: return "float";

@@ -96,6 +96,9 @@ struct NamedCall {
       case mish: each(scalar::Mish{}); break;
       case gelu: each(GeluByErf{}); break;
       case tanh_gelu: each(GeluByTanh{}); break;
+      case to_uint8: each(scalar::ToLinear{p, q, 0, 255}); break;
+      case to_int8: each(scalar::ToLinear{p, q, -128, 127}); break;
+      case from_linear: each(scalar::FromLinear{p, q}); break;
       case remainder:  // of integers alone
       case remainder_of_c: break;
     }

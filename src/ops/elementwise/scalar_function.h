@@ -54,6 +54,9 @@ enum class ScalarFunction : uint8_t {
   swish,
   gelu,
   tanh_gelu,
+  to_uint8,  // quantizes
+  to_int8,
+  from_linear,  // dequantizes
   // of two integers
   remainder,
   remainder_of_c,

@@ -402,4 +402,20 @@ struct Affine {
   }
 };
 
+// ---- linear quantization. Integers are whole floats.
+
+// From `low` to `high`, which NaN becomes the least of.
+struct ToLinear {
+  float scale, zero_point, low, high;
+  DEVICE_FN float operator()(float x) const {
+    float whole = std::rint(x / scale) + zero_point;
+    whole = whole > low ? whole : low;
+    return whole < high ? whole : high;
+  }
+};
+struct FromLinear {
+  float scale, zero_point;
+  DEVICE_FN float operator()(float x) const { return (x - zero_point) * scale; }
+};
+
 }  // namespace encore::ops::scalar

@@ -20,13 +20,15 @@ struct Activation {
     quick_gelu,
     gelu,
     fast_gelu,
-    tanh
+    tanh,
+    scaled_relu,  // times alpha, plus beta
+    scaled_hard_swish
   };
   Kind kind = Kind::none;
   float alpha = 0, beta = 0;
 
-  // As com.microsoft's FusedConv names it in `attribute`, with its activation_params; "HardSwish", "Silu" and the Gelu
-  // family besides.
+  // As com.microsoft's FusedConv names it in `attribute`, with its activation_params; "HardSwish", "Silu", the Gelu
+  // family, "ScaledRelu" and "ScaledHardSwish" besides.
   static Activation of(const NodeInfo& node, const std::string& attribute = "activation");
 
   // Whether simple() does it, in a few instructions.
@@ -65,6 +67,8 @@ struct Activation {
         });
       case Kind::hard_sigmoid: return f([a, b](C x) { return hard_sigmoid(x, a, b); });
       case Kind::hard_swish: return f([](C x) { return hard_swish(x); });
+      case Kind::scaled_relu: return f([a, b](C x) { return relu(x) * a + b; });
+      case Kind::scaled_hard_swish: return f([a, b](C x) { return hard_swish(x) * a + b; });
       default: break;
     }
     const C slope = kind == Kind::silu ? C(1) : a;

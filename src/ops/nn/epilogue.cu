@@ -144,7 +144,9 @@ Activation Activation::of(const NodeInfo& node, const std::string& attribute) {
                                           {"Gelu", {Kind::gelu, 0}},
                                           {"FastGelu", {Kind::fast_gelu, 0}},
                                           {"Sigmoid", {Kind::sigmoid, 0}},
-                                          {"Tanh", {Kind::tanh, 0}}});
+                                          {"Tanh", {Kind::tanh, 0}},
+                                          {"ScaledRelu", {Kind::scaled_relu, 2}},
+                                          {"ScaledHardSwish", {Kind::scaled_hard_swish, 2}}});
   const std::string name = attribute + "_params";
   const std::vector<float> params = node.find_floats(name.c_str()).value_or(std::vector<float>());
   require(params.size() == known.params, name, " has ", params.size(), " values; activation '",
