@@ -214,7 +214,7 @@ class GatedDeltaNet : public Op {
             one_each.str(), p.decay_by_row ? text(" and ", one_a_row.str()) : std::string());
     p.gate_scale = gate_scale ? gate_scale->as<const float>() : nullptr;
     p.gate_bias = gate_bias ? gate_bias->as<const float>() : nullptr;
-    if (gate_ == Gate::sigmoid) p.gate_floor = floor_, p.least_squares = 1e-6f;  // as onnxruntime's CPU EP has it
+    if (gate_ == Gate::sigmoid) p.gate_floor = floor_, p.least_squares = 1e-6f;  // as Kimi Delta Attention has it
     p.batches = batch;
     p.tokens = ends ? tokens : batch ? tokens / batch : 0;
     p.ends = ends ? ends->as<const int32_t>() : nullptr;
