@@ -101,6 +101,7 @@ TOO_OLD_BEFORE = {
     },
     (1, 32): {
         r"group_query.*::test_options\[weights\w*_q_norm_epsilon_": "attributes of GroupQueryAttention's",
+        r"\[GatedDeltaNet-.*-(kda|True)[-_]|\[GatedDeltaNet-.*-0111000010-": "GatedDeltaNet's newer gates and changes",
         r"\[Range-.*-vast": "counts them in floating point",
         r"\[Q?MoE-.*-swiglu_li=0\.5-swiglu_li=1-": "attributes of MoE's",
     },

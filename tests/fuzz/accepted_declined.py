@@ -59,6 +59,12 @@ ACCEPTED = [
     Accepted(
         "GroupQueryAttention", DECLINED, "more heads of keys than queries", says("must be a multiple of the latter")
     ),
+    Accepted(
+        "GroupQueryAttention",
+        DECLINED,
+        "attributes beyond 32 bits, of which the CPU EP leaves some, and one that is neither 0 nor 1",
+        says("more than there are kernels for", "in 32 bits", "sliding_window_cache is"),
+    ),
     Accepted("ImageScaler", DECLINED, "an empty list of another type", says("attribute 'bias' has an unexpected type")),
     Accepted("RoiAlign", DECLINED, "windows that there are not", says("output_width is", "output_height is")),
 ]

@@ -203,6 +203,7 @@ ACCEPTED = [
     Accepted("QAttention", SERVED, "scales of rows in any shape", says("must be a scalar or a 1D tensor")),
     Accepted("MRotaryEmbedding", VALUES, "beyond the type's numbers the order of operations shows", has_vast_attribute),
     Accepted("GroupQueryAttention", SERVED, "many batches behind a past", says("batch_size must be 1")),
+    Accepted("GroupQueryAttention", SERVED, "no rows behind a past", says("sequence_length shall be 1 when it is not")),
     Accepted("GroupQueryAttention", VALUES, "rows that a window has no positions for are anything", has_no_positions),
     Accepted(
         "GroupQueryAttention",

@@ -307,7 +307,7 @@ ACCEPTED = [
     Accepted("Pad", SERVED, "the CPU EP pads no scalars, not even by nothing", lambda f: contents(f).ndim == 0),
     Accepted("Pad", SERVED, "the CPU EP wraps no empty tensor, not even by nothing", says("Unexpected mode of 3")),
     Accepted("Pad", SERVED, "axes in any shape", lambda f: len(f.node.inputs) > 3 and contents(f, 3).ndim != 1),
-    Accepted("Slice", SERVED, "of a scalar nothing is cut", says("Cannot slice scalars")),
+    Accepted("Slice DynamicSlice", SERVED, "of a scalar nothing is cut", says("Cannot slice scalars")),
     Accepted(
         "RMSNormalization",
         SHAPE,

@@ -142,16 +142,28 @@ def reshape(s):
     return s.node(x, s.fixed(shape), allowzero=zero_is_zero)
 
 
-@proposes("Slice", family="exact")
-def slice_(s):
-    x = s.data(low=1)
+def _ranges(s, x):
     axes = s.draw.axes(x.array.ndim)
     starts = [s.draw.number(-size - 1, size + 1) for size in (x.array.shape[a] for a in axes)]
     ends = [s.draw.number(-size - 1, size + 2) for size in (x.array.shape[a] for a in axes)]
     ends = [s.draw.pick([2**31 - 1, 2**63 - 1, -(2**63)]) if s.draw.chance(0.15) else end for end in ends]
+    return axes, starts, ends, "int64" if max([*map(abs, ends), 0]) >= 2**31 else s.draw.pick(["int64", "int32"])
+
+
+@proposes("DynamicSlice", family="exact")
+def dynamic_slice(s):
+    x = s.data(low=1)
+    axes, starts, ends, kind = _ranges(s, x)
+    named = len(axes) == x.array.ndim and s.draw.chance(0.3)
+    return s.node(x, s.fixed(starts, kind), s.fixed(ends, kind), None if named else s.fixed(axes, kind))
+
+
+@proposes("Slice", family="exact")
+def slice_(s):
+    x = s.data(low=1)
+    axes, starts, ends, kind = _ranges(s, x)
     if s.opset < 10:
         return s.node(x, starts=starts, ends=ends, axes=axes)
-    kind = "int64" if max([*map(abs, ends), 0]) >= 2**31 else s.draw.pick(["int64", "int64", "int32"])
     named = len(axes) == x.array.ndim and s.draw.chance(0.3)
     if named:
         axes = list(range(len(axes)))

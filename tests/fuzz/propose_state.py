@@ -109,19 +109,25 @@ def gated_delta_net(s):
         s.draw.pick([5, 40]),
     )
     heads, each, most = keys * s.draw.number(1, 2), s.draw.number(1, 4), s.draw.pick([None, None, 3])
-    tokens, ragged, gate = requests * each, s.draw.chance(0.6), s.draw.chance(0.5)
+    tokens, ragged, gate = requests * each, s.draw.chance(0.6), s.draw.pick([None, "qwen", "kda"])
+    by_row, in_halves = [rows] if s.draw.chance(0.3) else [], s.draw.chance(0.3)
     query = s.data(shape=[tokens, keys, rows], mild=True)
 
     def wide(*shape):
         return s.data(["float"], shape=list(shape), mild=True)
 
-    key, value = s.like(query, [tokens, keys, rows], mild=True), s.like(query, [tokens, heads, columns], mild=True)
+    def like_query(*shape):
+        return s.like(query, list(shape), mild=True)
+
+    rates = like_query if in_halves else wide
+    key, value = like_query(tokens, keys, rows), like_query(tokens, heads, columns)
     ends = s.fixed(_ends(s, requests, tokens), "int32") if ragged else None
     past = s.maybe(0.6 if ragged else 1.0, lambda: wide(requests, heads, columns, rows))
-    gates = (wide(heads), wide(heads)) if gate else (None, None)
+    gates = (wide(heads), wide(heads, *(by_row if s.draw.chance(0.5) else []))) if gate else (None, None)
     counts = s.fixed([s.draw.number(-1, 5) for _ in range(requests)], "int32") if most else None
-    told = {"qk_l2_norm": 1, "gate_activation": "qwen" if gate else None, "state_update_capacity": most}
-    decay = wide(tokens, heads, *([rows] if not most and s.draw.chance(0.3) else []))
-    inputs = [query, key, value, ends, decay, wide(tokens, heads), past, *gates, counts]
+    told = {"qk_l2_norm": 1, "gate_activation": gate, "state_update_capacity": most}
+    if gate == "kda" and s.draw.chance(0.5):
+        told["gate_lower_bound"] = -1.5
+    inputs = [query, key, value, ends, rates(tokens, heads, *by_row), rates(tokens, heads), past, *gates, counts]
     kinds = [None, "float", "float"][: 3 if most else 2]
     return s.node(*inputs, types=kinds, wanted=len(kinds), beta_activation="sigmoid", **told)

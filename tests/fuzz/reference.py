@@ -71,6 +71,8 @@ class Reference:
             raise Refused("the CPU EP would write beyond what is not square")
         if self.node.op == "Attention" and self.node.domain and not _has_bias(self.node.inputs):
             raise Refused("the CPU EP's process ends where com.microsoft's Attention has no bias")
+        if self.node.op == "DynamicSlice" and None in [*self.node.inputs, None, None][:3]:
+            raise ValueError("the CPU EP's process ends where DynamicSlice has no starts or ends")
         if self.node.op in OF_HALVES_ALONE:
             heads, kv_heads = (self.node.attrs.get(name, 1) for name in ("num_heads", "kv_num_heads"))
             if (heads + 2 * kv_heads) % 2**64 == 0:

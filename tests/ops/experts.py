@@ -7,6 +7,7 @@ from harness import Case, Const, floats, seeded
 HALVES = ["float16", "bfloat16"]
 TYPES = ["float32", *HALVES]
 DOMAIN = "com.microsoft"
+GATED = "swiglu", "geglu"
 SWIGLU = {"activation_type": "swiglu", "activation_alpha": 1.702, "activation_beta": 1.0, "swiglu_limit": 7.0}
 PRODUCT_LIMITED = {**SWIGLU, "swiglu_limit": 0.5, "swiglu_limit_after_activation": 1}
 NORMAL = {"normalize_routing_weights": 1, "k": 2}
@@ -14,9 +15,9 @@ NORMAL = {"normalize_routing_weights": 1, "k": 2}
 
 def activated(name, gate, linear, attrs):
     with np.errstate(over="ignore", invalid="ignore"):
-        if name == "relu":
-            y = np.where(gate < 0, 0, gate)
-        elif name == "gelu":
+        if name in ("relu", "relu2"):
+            y = np.where(gate < 0, 0, gate) ** (2 if name == "relu2" else 1)
+        elif name in ("gelu", "geglu"):
             y = 0.5 * gate * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)))
         elif name == "silu":
             y = gate / (1 + np.exp(-gate))
@@ -74,7 +75,7 @@ def mixed(x, logits, up, up_bias, down, down_bias, third, third_bias, attrs, gat
             gate, linear = made, None
             if third is not None:
                 linear = third[e].astype(np.float64) @ token + (0 if third_bias is None else third_bias[e])
-            elif name == "swiglu":
+            elif name in GATED:
                 half = len(made) // 2
                 gate, linear = (
                     (made[:half], made[half:]) if attrs.get("swiglu_fusion") == 2 else (made[::2], made[1::2])
@@ -85,7 +86,7 @@ def mixed(x, logits, up, up_bias, down, down_bias, third, third_bias, attrs, gat
 
 
 def wide(**attrs):
-    return 2 if attrs.get("activation_type") == "swiglu" and not attrs.get("third") else 1
+    return 2 if attrs.get("activation_type") in GATED and not attrs.get("third") else 1
 
 
 def moe(tokens, hidden, inter, experts, dtype="float32", bias=True, third=False, batch=None, **attrs):

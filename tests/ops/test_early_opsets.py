@@ -279,3 +279,20 @@ def test_crop_beyond_the_image(attrs):
 
 def test_crop_without_borders_is_declined():
     declined("Crop", [floats(1, 1, 4, 4)], {"border": [1, 1]}, opset=1)
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize("opset", [1, 9])
+@pytest.mark.parametrize(
+    "starts, ends, axes",
+    [([1, 0], [2, 3], [0, 1]), ([0, 1], [-1, 1000], None), ([-2], [-1], [-1]), ([3], [2], [1]), ([], [], [])],
+    ids=str,
+)
+def test_dynamic_slice(starts, ends, axes, opset, index):
+    given = [Const(np.array(part, index)) for part in (starts, ends, axes) if part is not None]
+    check(Case("DynamicSlice", [floats(4, 5, 3), *given], opset=opset, family="exact"))
+
+
+def test_dynamic_slice_of_an_axis_twice():
+    given = [np.array(part) for part in ([1, 0], [2, 3], [0, 0])]
+    fails("DynamicSlice", [floats(4, 5), *given], {}, "twice", opset=1)

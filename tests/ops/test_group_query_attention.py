@@ -330,6 +330,12 @@ def test_positions_out_of_range_fail():
         ("RotaryEmbedding", ((1, 2, 3, 8), (1, 2), (9, 4), (9, 4)), {}, "position_ids has shape"),
         ("MRotaryEmbedding", ((1, 2, 3, 8), (1, 3), (9, 4), (9, 4)), {"mrope_section": [2, 1, 1]}, "position_ids"),
         ("MRotaryEmbedding", ((1, 2, 3, 8), (3, 1, 3), (9, 4), (9, 4)), {"mrope_section": [2, 1, 2]}, "add up to 5"),
+        (
+            "MRotaryEmbedding",
+            ((2, 3, 8), (3, 2, 3), (9, 1), (9, 1)),
+            {"mrope_section": [1, 0, 0], "num_heads": 3, "rotary_embedding_dim": 2},
+            "3 heads",
+        ),
     ],
 )
 def test_rotary_that_does_not_fit_fails(op, inputs, attrs, words):

@@ -191,26 +191,30 @@ def test_states_may_be_the_same_memory(order):
 def delta_net(
     lengths, keys, heads, rows, columns, *, rule="gated_delta", packed=False, ragged=True, past=True, by_row=False,
     gate=False, squash=False, unit=False, most=0, active=None, rank4=False, final=True, dtype="float32", scale=0.0,
+    bias_shape=None, floor=None, gates_in_halves=False, length=1.0,
 ):  # fmt: skip
     batch, tokens = len(lengths), sum(lengths)
     lead = (batch, tokens // batch) if rank4 else (tokens,)
     q, k, v = floats(*lead, keys, rows), floats(*lead, keys, rows), floats(*lead, heads, columns)
     if not unit:  # else a delta rule grows without end
         k /= np.maximum(np.sqrt((k**2).sum(-1, keepdims=True)), 1e-3)
+    q, k = q * np.float32(length), k * np.float32(length)
     join = lambda *parts: np.concatenate([part.reshape(*lead, -1) for part in parts], -1)
     low, high = (-2, 2) if gate else (-1, 0)
+    bounded = gate in ("sigmoid", "kda")
     ends = np.cumsum([0, *lengths]).astype(np.int32)
     wide = lambda x: Const(x, fixed=True)  # float32 whatever the type
+    gates = (lambda x: x) if gates_in_halves else wide
     given = [
         join(q, k, v) if packed else q,
         None if packed else k,
         None if packed else v,
         Const(ends) if ragged else None,
-        wide(floats(*lead, heads, *([rows] if by_row else []), low=low, high=high)) if "gated" in rule else None,
-        wide(floats(*lead, heads, low=0, high=1)) if "delta" in rule else None,
+        gates(floats(*lead, heads, *([rows] if by_row else []), low=low, high=high)) if "gated" in rule else None,
+        gates(floats(*lead, heads, low=0, high=1)) if "delta" in rule else None,
         wide(floats(batch, heads, columns, rows)) if past else None,
         wide(floats(heads, low=-1, high=1)) if gate else None,
-        wide(floats(heads)) if gate else None,
+        wide(floats(*(bias_shape or [heads]))) if gate else None,
         Const(np.array([(3 * i) % 11 - 1 for i in range(batch)], np.int32)) if most else None,
         Const(np.array([active], np.int32)) if active is not None else None,
     ]
@@ -225,18 +229,22 @@ def delta_net(
         q, k = (np.repeat(x.reshape(tokens, keys, rows), share, 1).astype(np.float64) for x in (q, k))
         v = v.reshape(tokens, heads, columns)
         if unit:
-            q, k = (x / np.sqrt((x**2).sum(-1, keepdims=True) + 1e-12) for x in (q, k))
+            least = 1e-6 if bounded else 1e-12
+            q, k = (x / np.sqrt((x**2).sum(-1, keepdims=True) + least) for x in (q, k))
         decay = (
             np.zeros((tokens, heads)) if decay is None else decay.reshape(tokens, heads, *([rows] if by_row else []))
         )
         if gate:
-            decay = -np.exp(a_log) * np.log1p(np.exp(decay + bias))
+            across = decay.reshape(tokens, heads, -1) + bias.reshape(heads, -1)
+            slope = np.exp(a_log)[:, None]
+            decay = (floor or -5) / (1 + np.exp(-slope * across)) if bounded else -slope * np.log1p(np.exp(across))
         kept = np.broadcast_to(np.exp(decay.reshape(tokens, heads, -1)), (tokens, heads, rows))
         rate = np.ones((tokens, heads)) if rate is None else rate.reshape(tokens, heads)
         rate = 1 / (1 + np.exp(-rate)) if squash else rate
         state = np.zeros((batch, heads, columns, rows)) if state is None else state
         y, last = np.zeros((tokens, heads, columns)), np.zeros((batch, heads, columns, rows))
-        update = np.zeros((batch, most * (heads + keys * rows + heads * columns)))
+        decays = heads * (rows if by_row else 1)
+        update = np.zeros((batch, most * (decays + keys * rows + heads * columns)))
         for i, (begin, end) in enumerate(zip(ends[:-1], ends[1:], strict=True)):
             one = lambda x, begin=begin, end=end: x[None, begin:end]
             answers, states, changes = stepped(
@@ -247,9 +255,10 @@ def delta_net(
                 y[begin + t] = answer[0]
             last[i] = states[-1][0].swapaxes(1, 2)
             for t in range(int(np.clip(counts[i], 0, min(most, end - begin))) if most and active != 0 else 0):
-                sizes = np.cumsum([0, most * heads, most * keys * rows, most * heads * columns])
+                sizes = np.cumsum([0, most * decays, most * keys * rows, most * heads * columns])
                 parts = [update[i][a:b].reshape(most, -1) for a, b in zip(sizes[:-1], sizes[1:], strict=True)]
-                parts[0][t], parts[1][t] = kept[begin + t, :, 0], k[begin + t, ::share].reshape(-1)
+                parts[0][t] = kept[begin + t, :, : decays // heads].reshape(-1)
+                parts[1][t] = k[begin + t, ::share].reshape(-1)
                 parts[2][t] = changes[t][0].reshape(-1)
         made = [y.reshape(*lead, heads, columns), last, update][: 3 if most else 2 if final else 1]
         return [x.astype(np.float32) for x in made]
@@ -259,9 +268,17 @@ def delta_net(
         "gate_activation": {True: "qwen", False: "none"}.get(gate, gate),
         "beta_activation": "sigmoid" if squash else "none",
     }
+    attrs |= {} if floor is None else {"gate_lower_bound": floor}
     flags = "".join(str(int(bool(f))) for f in (packed, ragged, past, by_row, gate, squash, unit, rank4, most, active))
     near = (2e-2, 2e-2) if dtype == "float16" else None  # what a delta rule rounds it repeats
-    more = {"name": f"{rule}-{batch}-{flags}", "reference": reference, "tolerance": near, "domain": "com.microsoft"}
+    how = "".join(f"-{x}" for x in (gate if bounded else "", len(bias_shape or ""), gates_in_halves) if x)
+    how += "" if length == 1 else "-short"
+    more = {
+        "name": f"{rule}-{batch}-{flags}{how}",
+        "reference": reference,
+        "tolerance": near,
+        "domain": "com.microsoft",
+    }
     return Case("GatedDeltaNet", given, attrs, dtype, 3 if most else 2 if final else 1, "matmul", **more)
 
 
@@ -276,6 +293,13 @@ NETS = [
     delta_net([5, 2], 2, 2, 8, 8, by_row=True, gate=False, final=False),
     *[delta_net([5, 1, 3], 2, 4, 8, 40, most=4, unit=unit, gate=unit, packed=unit) for unit in (False, True)],
     *[delta_net([5, 1, 3], 2, 4, 8, 8, most=2, active=a) for a in (0, 1)],
+    delta_net([5, 1], 2, 4, 8, 40, gate="sigmoid"),
+    delta_net([5, 1], 2, 4, 8, 40, gate="kda", floor=-2.0, by_row=True, bias_shape=[4, 8]),
+    delta_net([5, 1], 2, 4, 8, 40, gate="kda", by_row=True, bias_shape=[32], most=3),
+    delta_net([5, 1], 2, 4, 8, 40, gate="softplus", by_row=True, bias_shape=[4, 8]),
+    delta_net([5, 1, 3], 2, 4, 70, 40, by_row=True, most=4),
+    *[delta_net([5], 2, 4, 8, 40, gate=gate, unit=True, length=5e-4) for gate in ("softplus", "kda")],
+    *[delta_net([3, 2], 2, 4, 8, 8, gate=True, squash=True, unit=True, gates_in_halves=True, dtype=t) for t in TYPES],
     delta_net([1] * 9, 4, 8, 128, 128, unit=True, gate=True, squash=True, dtype="float16"),
     delta_net([70], 1, 2, 200, 64, unit=True, gate=True, squash=True, dtype="bfloat16"),
 ]
@@ -300,6 +324,9 @@ def test_gated_delta_net_refuses():
         {"state_update_capacity": 1},
     ):
         declined("GatedDeltaNet", given, attrs, outputs=2, domain="com.microsoft")
+    gated = [*given, floats(2), floats(2)]
+    for floor in (0.0, 1.0, -np.inf):
+        declined("GatedDeltaNet", gated, {"gate_activation": "kda", "gate_lower_bound": floor}, 21, 2, "com.microsoft")
     for leave_out in (1, 2, 4, 5):
         declined(
             "GatedDeltaNet", [None if i == leave_out else x for i, x in enumerate(given)], {}, 21, 2, "com.microsoft"
@@ -315,6 +342,9 @@ def test_gated_delta_net_refuses():
     ]:
         fails("GatedDeltaNet", [wrong if i == which else x for i, x in enumerate(given)], {}, words, outputs=2,
               ranks=False, domain="com.microsoft")  # fmt: skip
+    for which, wrong, words in [(7, floats(3), "a_log"), (8, floats(16), "dt_bias"), (8, floats(2, 8), "dt_bias")]:
+        fails("GatedDeltaNet", [wrong if i == which else x for i, x in enumerate(gated)], {"gate_activation": "kda"},
+              words, outputs=2, ranks=False, domain="com.microsoft")  # fmt: skip
     of_no_requests = [q, q, q, ends[:1], beta, beta, None]
     fails("GatedDeltaNet", of_no_requests, {}, "5 tokens of 0 requests", outputs=2, domain="com.microsoft")
     outside, leaves_out = "is outside", "a value is not allowed: "

@@ -26,6 +26,9 @@ from refusal import declined, fails
             moe(140, 64, 72, 2, t, k=2, **SWIGLU),
             *[moe(5, 64, 40, 4, t, k=2, **PRODUCT_LIMITED, swiglu_fusion=fusion) for fusion in (0, 1, 2)],
             moe(6, 16, 8, 1, t, activation_type="identity"),
+            moe(5, 40, 24, 4, t, k=2, activation_type="relu2"),
+            moe(80, 64, 72, 2, t, k=2, activation_type="relu2", third=True),
+            *[moe(5, 64, 40, 4, t, k=2, activation_type="geglu", swiglu_fusion=fusion) for fusion in (1, 2)],
             moe(4, 24, 16, 8, t, k=2, use_sparse_mixer=1),
             moe(70, 8, 8, 40, t, k=7),
             moe(9, 8, 8, 1100, t, k=33, normalize_routing_weights=1),
@@ -54,6 +57,8 @@ def test_moe(case):
             qmoe(4, 64, 32, 4, t, bits, 32, zeros=True, third=True, activation_type="swiglu"),
             qmoe(100, 64, 96, 2, t, bits, 32, zeros=True, **NORMAL, **SWIGLU, swiglu_fusion=1),
             qmoe(70, 66, 34, 2, t, bits, 0, k=2, activation_type="relu"),
+            qmoe(70, 66, 34, 2, t, bits, 0, k=2, activation_type="relu2"),
+            qmoe(4, 64, 96, 3, t, bits, 32, **NORMAL, activation_type="geglu", swiglu_fusion=1, swiglu_limit=0.1),
             qmoe(4, 64, 32, 4, t, bits, 32, gates=True, **NORMAL),
             qmoe(4, 64, 32, 4, t, bits, 32, gates=True, k=3),
             qmoe(3, 64, 64, 4, t, bits, 32, bits2=12 - bits, **NORMAL),
@@ -227,7 +232,14 @@ def test_older_shapes():
 
 @pytest.mark.parametrize(
     "attrs",
-    [{"k": 0}, {"k": -1}, {"activation_type": "tanh"}, {"use_sparse_mixer": 1, "k": 1}, {"swiglu_fusion": 3}],
+    [
+        {"k": 0},
+        {"k": -1},
+        {"activation_type": "tanh"},
+        {"activation_type": "geglu"},
+        {"use_sparse_mixer": 1, "k": 1},
+        {"swiglu_fusion": 3},
+    ],
     ids=str,
 )
 def test_declined(attrs):

@@ -5,7 +5,7 @@
 
 namespace encore::ops {
 
-enum class MoeActivation { relu, gelu, silu, swiglu, identity };
+enum class MoeActivation { relu, relu2, gelu, geglu, silu, swiglu, identity };
 // Where a layer's second factors are: nowhere, each after its first one, all after all first ones, in a matrix of their
 // own.
 enum class Factors { single, neighbours, halves, apart };

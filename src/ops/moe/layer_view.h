@@ -111,9 +111,10 @@ struct LayerView {
   }
   DEVICE_FN float activated(float value, float other) const {
     float out = value;
-    if (activation == MoeActivation::relu) {
+    if (activation == MoeActivation::relu || activation == MoeActivation::relu2) {
       out = value < 0 ? 0.f : value;
-    } else if (activation == MoeActivation::gelu) {
+      if (activation == MoeActivation::relu2) out *= out;
+    } else if (activation == MoeActivation::gelu || activation == MoeActivation::geglu) {
       out = kRough ? GeluByTanh().rough(value) : GeluByTanh()(value);
     } else if (activation == MoeActivation::silu) {
       out = value * sigmoid(value);

@@ -15,7 +15,9 @@ using device::size_bytes;
 MoeActivation activation_of(const NodeInfo& node) {
   return read_choice<MoeActivation>(node, "activation_type", "relu",
                                     {{"relu", MoeActivation::relu},
+                                     {"relu2", MoeActivation::relu2},
                                      {"gelu", MoeActivation::gelu},
+                                     {"geglu", MoeActivation::geglu},
                                      {"silu", MoeActivation::silu},
                                      {"swiglu", MoeActivation::swiglu},
                                      {"identity", MoeActivation::identity}});
@@ -67,7 +69,7 @@ class MoE : public Op {
     up.limit = limit_;
     up.limits_product = limits_product_;
     const bool apart = has_third_;
-    const bool paired = activation_ == MoeActivation::swiglu;
+    const bool paired = activation_ == MoeActivation::swiglu || activation_ == MoeActivation::geglu;
     up.factors = apart          ? Factors::apart
                  : !paired      ? Factors::single
                  : fusion_ == 2 ? Factors::halves
@@ -126,6 +128,8 @@ class MoE : public Op {
         limits_product_(node.get_int("swiglu_limit_after_activation", 0) != 0) {
     require(!limits_product_ || activation_ == MoeActivation::swiglu,
             "swiglu_limit_after_activation wants activation_type swiglu");
+    require(activation_ != MoeActivation::geglu || (fusion_ != 0 && !has_third_),
+            "activation_type geglu wants both factors in fc1, as swiglu_fusion 1 or 2 has them");
     require(k_ >= 1, "k is ", k_, "; at least one expert must be chosen");
     require(!sparse_mixer_ || k_ == 2, "use_sparse_mixer wants k = 2, not ", k_);
     require(fusion_ >= 0 && fusion_ <= 2, "swiglu_fusion is ", fusion_, "; it must be 0, 1 or 2");

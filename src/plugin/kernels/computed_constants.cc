@@ -52,6 +52,7 @@ std::vector<std::shared_ptr<fuse::OwnTensor>> compute(Ep& ep, KernelPrepack& mem
   for (int v : plan.outputs) outputs.push_back({plan.values[size_t(v)].type, ops::Where::device, {}, nullptr});
   fuse::Program program(std::move(plan));
   program.prepare(memory);
+  memory.finish();  // kernels that begin early take what was packed for done
   EarlyRun run(ep, memory, std::move(outputs));
   program.run(run);
   std::vector<std::shared_ptr<fuse::OwnTensor>> results;

@@ -125,8 +125,13 @@ class GatedDeltaNet : public Op {
       : rule_(Rule::of(node)),
         scale_(node.get_float("scale", 0)),
         unit_keys_(node.get_int("qk_l2_norm", 0) != 0),
-        gate_(read_choice<bool>(node, "gate_activation", "none",
-                                {{"none", false}, {"softplus", true}, {"qwen", true}})),  // what it was called once
+        gate_(read_choice<Gate>(node, "gate_activation", "none",
+                                {{"none", Gate::none},
+                                 {"softplus", Gate::softplus},
+                                 {"qwen", Gate::softplus},  // what it was called once
+                                 {"sigmoid", Gate::sigmoid},
+                                 {"kda", Gate::sigmoid}})),
+        floor_(node.get_float("gate_lower_bound", -5)),
         squash_(read_choice<bool>(node, "beta_activation", "none", {{"none", false}, {"sigmoid", true}})),
         most_(node.get_int("state_update_capacity", 0)) {
     rule_.check(node, kDecay, kRate);
@@ -134,9 +139,11 @@ class GatedDeltaNet : public Op {
     require(node.has_input(kKey) == node.has_input(kValue), "key and value must both be given, or neither");
     require(node.has_input(kKey) || node.has_input(kPast), "a packed query needs initial_state");
     require(node.has_input(kEnds) || node.has_input(kPast), "without cu_seqlens initial_state is needed");
-    require(gate_ == node.has_input(kGateScale), "gate_activation ", gate_ ? "needs" : "other than softplus takes no",
-            " a_log");
-    require(gate_ || !node.has_input(kGateBias), "gate_activation other than softplus takes no dt_bias");
+    const bool gated = gate_ != Gate::none;
+    require(gated == node.has_input(kGateScale), "gate_activation ", gated ? "needs" : "none takes no", " a_log");
+    require(gated || !node.has_input(kGateBias), "gate_activation none takes no dt_bias");
+    require(gate_ != Gate::sigmoid || (floor_ < 0 && std::isfinite(floor_)), "gate_lower_bound is ", floor_,
+            "; a negative number is wanted");
     require((most_ > 0) == node.has_input(kCounts), "state_update_capacity ", most_, most_ > 0 ? " needs" : " takes no",
             " capture_count");
     require(most_ > 0 || !node.has_output(2), "state_update is asked for, and state_update_capacity is 0");
@@ -198,13 +205,16 @@ class GatedDeltaNet : public Op {
     p.decay_by_row = decay && decay->shape == by_row;
     p.decay = {AnyNumbers(decay), p.decay_by_row ? heads * rows : heads, p.decay_by_row ? rows : 1};
     p.rate = {AnyNumbers(rate), heads, 1};
-    const auto per_head = [&](int input, const char* what) -> const float* {
-      const Tensor* const given = context.find_input(input);
-      require(!given || given->shape == Shape{heads}, what, " has another shape than ", Shape{heads}.str());
-      return given ? given->as<const float>() : nullptr;
-    };
-    p.gate_scale = per_head(kGateScale, "a_log");
-    p.gate_bias = per_head(kGateBias, "dt_bias");
+    const Tensor *gate_scale = context.find_input(kGateScale), *gate_bias = context.find_input(kGateBias);
+    const Shape one_each{heads}, one_a_row{heads, rows};
+    require(!gate_scale || gate_scale->shape == one_each, "a_log has another shape than ", one_each.str());
+    p.bias_by_row =
+        gate_bias && p.decay_by_row && (gate_bias->shape == one_a_row || gate_bias->shape == Shape{one_a_row.count()});
+    require(!gate_bias || p.bias_by_row || gate_bias->shape == one_each, "dt_bias has another shape than ",
+            one_each.str(), p.decay_by_row ? text(" and ", one_a_row.str()) : std::string());
+    p.gate_scale = gate_scale ? gate_scale->as<const float>() : nullptr;
+    p.gate_bias = gate_bias ? gate_bias->as<const float>() : nullptr;
+    if (gate_ == Gate::sigmoid) p.gate_floor = floor_, p.least_squares = 1e-6f;  // as Kimi Delta Attention has it
     p.batches = batch;
     p.tokens = ends ? tokens : batch ? tokens / batch : 0;
     p.ends = ends ? ends->as<const int32_t>() : nullptr;
@@ -227,14 +237,14 @@ class GatedDeltaNet : public Op {
   }
 
  private:
+  enum class Gate { none, softplus, sigmoid };
   enum Input { kQuery, kKey, kValue, kEnds, kDecay, kRate, kPast, kGateScale, kGateBias, kCounts, kActive };
 
   void keep_changes(Context& context, LinearState& p, int64_t key_heads) const {
-    if (p.decay_by_row) fail(Code::not_supported, "state_update goes with a decay for each head only");
     const Tensor& counts = context.input(kCounts);
     const Tensor* const active = context.find_input(kActive);
     require(counts.shape == Shape{p.batches}, "capture_count has another shape than ", Shape{p.batches}.str());
-    const int64_t each = checked_product(most_, p.heads + key_heads * p.rows + int64_t(p.heads) * p.columns);
+    const int64_t each = checked_product(most_, key_heads * p.rows + p.heads * (p.decays() + p.columns));
     const Tensor changes = context.output(2, Shape{p.batches, each});
     // What no token wrote is zero.
     device::fill(context.stream(), changes.data, 0, changes.bytes());
@@ -246,7 +256,10 @@ class GatedDeltaNet : public Op {
 
   Rule rule_;
   float scale_;
-  bool unit_keys_, gate_, squash_;
+  bool unit_keys_;
+  Gate gate_;
+  float floor_;
+  bool squash_;
   int64_t most_;
 };
 
@@ -266,7 +279,7 @@ std::vector<OpRow> linear_attention_rows() {
           {.domain = kMicrosoft,
            .name = "GatedDeltaNet",
            .since = 1,
-           .types = {in(0, types), in(3, whole), in(4, wide), in(5, wide), in(6, wide), in(9, whole), in(10, whole)},
+           .types = {in(0, types), in(3, whole), in(4, types), in(5, types), in(6, wide), in(9, whole), in(10, whole)},
            .make = make<GatedDeltaNet>,
            .host_inputs = {10}}};
 }

@@ -20,7 +20,6 @@ using device::Pack;
 using device::PerThread;
 
 constexpr int kColumns = 32, kSlices = 8, kThreads = kColumns * kSlices;
-constexpr float kLeastSquares = 1e-12f;  // added to the squares of a key, whose length would be divided by
 
 template <int kRows>  // of the state that a thread keeps
 struct AttendLinearly {
@@ -61,7 +60,7 @@ struct AttendLinearly {
       }
     });
     const int changes = !p.changes ? 0 : count_changes(batch, at.tokens);
-    const int64_t of_change = p.heads * (1 + int64_t(p.columns)) + int64_t(key_heads) * p.rows;
+    const int64_t of_change = p.heads * (p.decays() + p.columns) + int64_t(key_heads) * p.rows;
     float* const into = p.changes + batch * p.most_changes * of_change;
     for (int64_t i = 0; i < at.tokens; ++i) {
       const int slot = int(i % ahead);
@@ -148,7 +147,7 @@ struct AttendLinearly {
     b.template reduce_groups<32>(
         all, [&](int t) { return squares[t]; }, [](float a, float c) { return a + c; });
     b.threads([&](int t, Shared& s) {
-      const float factor = 1.f / sqrtf(all[t] + kLeastSquares);
+      const float factor = 1.f / sqrtf(all[t] + p.least_squares);
       UNROLL for (int i = 0; i < kWidth / 32; ++i) row_of(s, t / 32)[i * 32 + t % 32] *= factor;
     });
   }
@@ -181,14 +180,18 @@ struct AttendLinearly {
       float kept = 1;
       if (p.decay.numbers.data && row < p.rows) {
         float decay = p.decay.numbers.load(token * p.decay.step + head * p.decay.by_head + (p.decay_by_row ? row : 0));
-        if (p.gate_scale) {
-          const float x = decay + (p.gate_bias ? p.gate_bias[head] : 0.f);
-          decay = -expf(p.gate_scale[head]) * (x > 20.f ? x : log1pf(expf(x)));
-        }
+        if (p.gate_scale) decay = gate(decay, head, row);
         kept = expf(decay);
       }
       to[row] = kept;
     }
+  }
+  DEVICE_FN float gate(float decay, int head, int row) const {
+    const float scale = expf(p.gate_scale[head]);
+    const int64_t place = p.bias_by_row ? int64_t(head) * p.rows + row : head;
+    const float x = decay + (p.gate_bias ? p.gate_bias[place] : 0.f);
+    if (p.gate_floor < 0) return p.gate_floor / (1.f + expf(-scale * x));
+    return -scale * (x > 20.f ? x : log1pf(expf(x)));
   }
   // A warp for each head of each token, from the q-th on; `before` is done in the same phase.
   template <class Before>
@@ -223,14 +226,15 @@ struct AttendLinearly {
   }
   DEVICE_FN void note(const Shared& s, int t, const Here& at, float* into, int64_t i, int slot, float change) const {
     const int column = at.first + t % kColumns;
-    if (t < kColumns && column < p.columns)
-      into[p.most_changes * (p.heads + int64_t(key_heads) * p.rows) + (i * p.heads + at.in_batch) * p.columns +
-           column] = change;
+    float* const keys = into + p.most_changes * p.heads * p.decays();
+    float* const values = keys + p.most_changes * int64_t(key_heads) * p.rows;
+    const int64_t head = i * p.heads + at.in_batch;
+    if (t < kColumns && column < p.columns) values[head * p.columns + column] = change;
     if (at.first != 0) return;
-    if (t == 0) into[i * p.heads + at.in_batch] = s.kept[slot][0];
+    for (int64_t row = t; row < p.decays(); row += kThreads) into[head * p.decays() + row] = s.kept[slot][row];
     if (at.in_batch % p.key_share != 0) return;
     for (int row = t; row < p.rows; row += kThreads)
-      into[p.most_changes * p.heads + (i * key_heads + at.key_head) * p.rows + row] = s.key[slot][row];
+      keys[(i * key_heads + at.key_head) * p.rows + row] = s.key[slot][row];
   }
   DEVICE_FN void keep(Block<Shared>& b, State& state, int64_t slot, const Here& at) const {
     b.threads([&](int t, Shared&) {

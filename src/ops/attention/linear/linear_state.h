@@ -58,9 +58,13 @@ struct LinearState {
   bool corrects = false;      // what the state holds for the key is subtracted from the value
   float scale = 1;
   // What is done to numbers before their use.
-  bool unit_keys = false;                                   // queries and keys are divided by their lengths
-  bool squash_rate = false;                                 // by a sigmoid
-  const float *gate_scale = nullptr, *gate_bias = nullptr;  // decay = -exp(scale) * softplus(decay + bias), for a head
+  bool unit_keys = false;        // queries and keys are divided by their lengths
+  float least_squares = 1e-12f;  // added to the squares that such a length is made of
+  bool squash_rate = false;      // by a sigmoid
+  // For a head: decay = -exp(scale) * softplus(decay + bias), or floor * sigmoid(exp(scale) * (decay + bias)).
+  const float *gate_scale = nullptr, *gate_bias = nullptr;
+  bool bias_by_row = false;  // a head has a bias for each row
+  float gate_floor = 0;      // negative for the sigmoid
 
   // The state before the first token, if there is one, and after the last: [batch, head, rows, columns], or
   // transposed [batch, head, columns, rows].
@@ -70,11 +74,13 @@ struct LinearState {
 
   AnyNumbers y;  // [token, head of the result, columns]
 
-  // The first tokens' changes: kept [most, head], keys [most, key's head, rows], and what is added along the keys
-  // [most, head, columns]; for each batch one after the other.
+  // The first tokens' changes: kept [most, head] (by row: [most, head, rows]), keys [most, key's head, rows], and what
+  // is added along the keys [most, head, columns]; for each batch one after the other.
   float* changes = nullptr;
   const int32_t* change_counts = nullptr;
   int most_changes = 0;
+
+  DEVICE_FN int64_t decays() const { return decay_by_row ? rows : 1; }  // of a head
 };
 
 void run_linear_state(Context& context, const LinearState& state);

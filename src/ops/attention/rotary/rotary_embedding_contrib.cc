@@ -87,6 +87,8 @@ class ThreeStreams : public ContribRotary {
   void run(Context& context) const override {
     require(attributes_.heads > 0 || context.input(0).shape.rank() == 4, "num_heads is wanted for an input of rank 3");
     Rotation r = rotation(context);
+    require(!r.flat || r.heads == attributes_.heads, "the input ", context.input(0).shape.str(),
+            " cannot be divided into ", attributes_.heads, " heads");
     const Tensor& ids = context.input(1);
     require(ids.shape == Shape{3, r.batch, r.rows}, "position_ids has shape ", ids.shape.str(), "; [3,", r.batch, ",",
             r.rows, "] is wanted");
