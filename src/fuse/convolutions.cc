@@ -202,14 +202,15 @@ void join_convolution(Match& match, int conv) {
 }
 
 // In halves, for which depthwise and pointwise ones have kernels with all activations, and the library has some; where
-// these have numbers, they are before what only moves.
+// these have numbers, they are before what only moves. In floats pointwise ones alone.
 void end_convolution(Match& match, int conv) {
   if (!is_conv(match, conv)) return;
   const int value = match.step(conv).outputs[0];
-  if (!ops::kHalves.has(match.value(value).type)) return;
+  const bool is_half = ops::kHalves.has(match.value(value).type);
+  if (!is_half && match.value(value).type != Type::f32) return;
   std::optional<Ending> end = ending_behind(match, value);
   if (!end) return;
-  if (!is_depthwise(match, conv) && !is_pointwise(match, conv) && !is_librarys(*end))
+  if (!is_pointwise(match, conv) && (!is_half || (!is_depthwise(match, conv) && !is_librarys(*end))))
     return match.note(conv, "only depthwise and pointwise ones end with this activation");
   std::vector<int> inputs = match.step(conv).inputs;
   inputs.resize(4, -1);

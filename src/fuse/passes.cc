@@ -53,6 +53,7 @@ constexpr Pass kPasses[] = {
     {"tanh_gelu", "a Gelu", join_tanh_gelu, false},
     {"gates", "a gate", join_gate},
     {"biases", "a product and its bias", join_bias},
+    {"integer_products", "a product of bytes", join_integer_product, false},
     {"gated_products", "one product", join_gated_products, false},
     {"squeeze_excite", "squeeze and excite", join_squeeze_excite, false},
     {"projections", "one product", join_projections, false},

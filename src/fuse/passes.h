@@ -253,6 +253,8 @@ void open_gather(Match& match, int gather);
 // Who reads what Identity makes, a Pad by nothing, a Slice of all, a Reshape to the same dimensions, or a Resize to the
 // same size, can read what it is made of.
 void drop_identity(Match& match, int identity);
+// MatMulInteger with what makes floats of its sums.
+void join_integer_product(Match& match, int product);
 // HardSwish and HardSigmoid that are spelled out.
 void join_hard_swish(Match& match, int sum);
 // QuantizeLinear and DequantizeLinear of what DequantizeLinear made by the same numbers, and others moved about.

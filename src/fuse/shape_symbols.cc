@@ -32,6 +32,7 @@ constexpr std::string_view kSameShape[] = {"Abs",
                                            "Cos",
                                            "Cosh",
                                            "CumSum",
+                                           "DequantizeLinear",
                                            "Dropout",
                                            "Elu",
                                            "Erf",
@@ -54,6 +55,7 @@ constexpr std::string_view kSameShape[] = {"Abs",
                                            "Mish",
                                            "Neg",
                                            "Not",
+                                           "QuantizeLinear",
                                            "RMSNormalization",
                                            "Reciprocal",
                                            "Relu",
@@ -158,7 +160,8 @@ void infer_dims(Match& match, int step) {
     std::optional<Dims> made = match.value(value).dims;
     const bool is_open = !made || !are_numbers(*made);
     // What is after a node's first output has other dimensions, as a rule.
-    if (is_open && (output == 0 || is_onnx(*match.step(step).node, "Split")))
+    if (is_open && (output == 0 || is_onnx(*match.step(step).node, "Split") ||
+                    is_onnx(*match.step(step).node, "DynamicQuantizeLinear")))
       if (auto found = ShapeSymbols(match).made_by(match.step(step), output);
           found && (!made || made->size() == found->size())) {
         if (!made) made.emplace(found->size(), kUnknown);
@@ -180,7 +183,8 @@ std::optional<Dims> ShapeSymbols::made_by(const Step& step, size_t output) const
   if (step.inputs.empty() || step.inputs[0] < 0) return std::nullopt;
   if (is_one_of(kSameShape)) return dims(step.inputs[0]);
   if (broadcasts(info)) return broadcast(step);
-  if (is_onnx(info, "MatMul")) return product(step);
+  if (is_onnx(info, "DynamicQuantizeLinear")) return output == 0 ? dims(step.inputs[0]) : Dims();
+  if (is_onnx(info, "MatMul") || is_onnx(info, "MatMulInteger")) return product(step);
   if (is_onnx(info, "Gemm")) return product_of_matrices(step);
   if (is_onnx(info, "Range")) return counted(step);
   if (is_onnx(info, "Split")) return split(step, output);

@@ -141,7 +141,19 @@ out y
     expect_stays("convolution_activations", kPixels, part, by);
   };
   stays("Gelu(c)", "Exp(c)");
-  stays("c: f16[n, 6", "c: f32[n, 6");
+  stays("c: f16[n, 6", "c: f64[n, 6");
+}
+
+TEST(PointwiseConvolutions, TakeActivationsAlongInFloatsToo) {
+  constexpr const char* kPixels = R"(in x: f32[n, 6, 6, 16]
+const w: f32[32, 16, 1, 1]
+c: f32[n, 6, 6, 32] = com.ms.internal.nhwc.Conv@11(x, w) {group = 1, kernel_shape = [1, 1], pads = [0, 0, 0, 0], strides = [1, 1]}  # "conv"
+y: f32[n, 6, 6, 32] = Gelu(c)
+out y
+)";
+  EXPECT_NE(after("convolution_activations", kPixels).find("(x, w, _, _) {activation = \"Gelu\""), std::string::npos);
+  expect_stays("convolution_activations", kPixels, "group = 1", "group = 2");
+  expect_stays("convolution_activations", kPixels, "strides = [1, 1]", "strides = [2, 2]");
 }
 
 TEST(OtherConvolutions, TakeActivationsAlongThatTheLibraryHas) {

@@ -20,6 +20,24 @@ TEST(Dims, OfConstantsAreWhatTheyHave) {
             "in x: f32[n]\nconst c: f32[] = 15.0\ny: f32[n] = Add(x, c)\nout y\n");
 }
 
+TEST(Dims, OfQuantizedValuesAreFollowed) {
+  const std::string made = after("dims", R"(in x: f32[n, 4]
+const w: i8[4, 8]
+const of_w: f32 = 0.5
+q: u8, s: f32, z: u8 = DynamicQuantizeLinear(x)
+y: i32 = MatMulInteger(q, w, z)
+of_y: f32 = Mul(s, of_w)
+b: u8 = QuantizeLinear(x, s, z)
+d: f32 = DequantizeLinear(b, s, z)
+out y
+out of_y
+out d
+)");
+  for (const char* wanted :
+       {"q: u8[n, 4], s: f32[], z: u8[] =", "y: i32[n, 8] =", "of_y: f32[] =", "b: u8[n, 4] =", "d: f32[n, 4] ="})
+    EXPECT_NE(made.find(wanted), made.npos) << wanted << "\n" << made;
+}
+
 TEST(Dims, AreFollowed) {
   EXPECT_EQ(dims_of_y("in x: f32[?, n]\ny: f32 = Relu(x)\nout y"), "y: f32[?1, n]");
   EXPECT_EQ(dims_of_y("in x: f32[n, 4]\nin z: f32[1, 4]\ny: f32 = Add(z, x)\nout y"), "y: f32[n, 4]");

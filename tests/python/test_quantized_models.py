@@ -4,6 +4,7 @@ bytes again."""
 import encore_session as es
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 from test_fused_attention import Network, numbers
 from test_vision_blocks import plan_of
 
@@ -112,3 +113,41 @@ def test_products(encore, make_model, tmp_path, kind):
                 x = numbers((batch, 5, 16), seed, -4, 4)
                 got, wanted = session.run(None, {"x": x})[0], es.on_cpu(model).run(None, {"x": x})[0]
                 assert np.abs(got - wanted).max() <= 2.01 * SCALE and (got != wanted).mean() < 0.05
+
+
+def dynamic_layer(net, x, rows, columns, kind, each_column, biased):
+    """As onnxruntime's quantize_dynamic writes it."""
+    bytes_, _ = BYTES[kind]
+    info = np.iinfo(bytes_)
+    w = net.constant(np.random.default_rng(rows).integers(info.min, info.max + 1, (rows, columns)), bytes_)
+    scale = net.constant(numbers((columns,), 5, 0.001, 0.002) if each_column else 0.001)
+    at = len(net.nodes)
+    names = [f"q{at}", f"s{at}", f"z{at}"]
+    net.nodes.append(helper.make_node("DynamicQuantizeLinear", [x], names, f"dynamic {at}"))
+    product = net.node("MatMulInteger", [names[0], w, names[2], net.constant(info.max // 2, bytes_)])
+    both = net.node("Mul", [names[1], scale])
+    y = net.node("Mul", [net.node("Cast", [product], to=TensorProto.FLOAT), both])
+    return net.node("Add", [y, net.constant(numbers((columns,), 6))]) if biased else y
+
+
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("each_column", [True, False])
+@pytest.mark.parametrize("kind", BYTES)
+def test_layers_of_rows_that_are_quantized_as_they_come(encore, make_model, tmp_path, kind, each_column, biased):
+    net = Network("float32")
+    x = net.input("x", ["n", "r", 48])
+    x = net.node("Tanh", [dynamic_layer(net, x, 48, 72, kind, each_column, biased)])
+    net.output(dynamic_layer(net, x, 72, 40, kind, each_column, biased), ["n", "r", 40])
+    model = net.model(make_model, opset=19)
+    plan = plan_of(model, tmp_path)
+    assert plan.count("encore.ScaledIntegerProduct(") == 2 and "MatMulInteger(" not in plan, plan
+    plain = es.make_session(model, regions=0) if es.HAS_REGIONS else None
+    for auto_graph in (0, 1):
+        session = es.make_session(model, auto_graph=auto_graph)
+        es.assert_all_on_encore(session)
+        for shape in [(1, 1), (2, 5), (3, 64)] * 3:
+            feeds = {"x": numbers((*shape, 48), shape[1], -3, 3)}
+            (got,) = session.run(None, feeds)
+            if plain:
+                np.testing.assert_array_equal(got, plain.run(None, feeds)[0])
+            np.testing.assert_allclose(got, es.on_cpu(model).run(None, feeds)[0], rtol=0, atol=2e-2)

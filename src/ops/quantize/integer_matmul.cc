@@ -105,6 +105,23 @@ class MatMulInteger : public IntegerMatMul {
   }
 };
 
+class ScaledIntegerMatMul : public IntegerMatMul {
+ public:
+  explicit ScaledIntegerMatMul(const NodeInfo& node) : IntegerMatMul(node, {0, 1, 2, 3}) {}
+  void run(Context& context) const override {
+    IntegerMatMul::run(
+        context, [&](IntegerFinish& finish, int64_t a_matrices, int64_t rows, int64_t b_matrices, int64_t columns) {
+          finish.a_scale = per_row(context.input(4), a_matrices, rows, "a_scale");
+          finish.b_scale = per_row(context.input(5), b_matrices, columns, "b_scale");
+          const Tensor* const addend = context.find_input(6);
+          if (!addend) return;
+          require(addend->count() == columns, "what is added has shape ", addend->shape.str(), "; ", columns,
+                  " values are wanted");
+          finish.addend = addend->as<const float>();
+        });
+  }
+};
+
 class QLinearMatMul : public IntegerMatMul {
  public:
   explicit QLinearMatMul(const NodeInfo& node) : IntegerMatMul(node, {0, 3, 2, 5}) {}
@@ -181,6 +198,10 @@ std::unique_ptr<Op> make_qlinear_matmul(const NodeInfo& node) {
 }
 
 }  // namespace
+
+std::unique_ptr<Op> make_scaled_integer_matmul(const NodeInfo& node) {
+  return std::make_unique<ScaledIntegerMatMul>(node);
+}
 
 std::vector<OpRow> integer_matmul_rows() {
   const Types bytes{Type::i8, Type::u8}, scales{Type::f32, Type::f16, Type::bf16}, any = bytes | kFloat8;

@@ -2,6 +2,7 @@
 #pragma once
 #include <cmath>
 
+#include "device/rounded.h"
 #include "ops/elementwise/any_type.h"
 #include "ops/op.h"
 
@@ -52,7 +53,8 @@ struct ZeroPoint {
   }
 };
 
-// What becomes of the sums: as they are (y is int32), or with a bias scaled, to floats or to 8 bits.
+// What becomes of the sums: as they are (y is int32), or with a bias scaled, to floats, to which others are added, or
+// to 8 bits.
 struct IntegerFinish {
   void* y = nullptr;
   Type type = Type::i32;
@@ -61,6 +63,7 @@ struct IntegerFinish {
   float alpha = 1.f;
   const int32_t* bias = nullptr;  // one for each row of all matrices of a, unless these steps say otherwise
   int64_t bias_row_step = 1, bias_column_step = 0;
+  const float* addend = nullptr;  // one for each column, of floats
 
   // `a_row`: of all matrices of a.
   DEVICE_FN void store(int64_t at, int64_t in_a, int64_t row, int64_t a_row, int64_t in_b, int64_t column,
@@ -73,7 +76,8 @@ struct IntegerFinish {
     float scale = alpha * a_scale.at(in_a, row) * b_scale.at(in_b, column);
     if (y_scale.data) scale /= y_scale.floats<1>(0).at[0];
     if (type == Type::f32) {
-      static_cast<float*>(y)[at] = float(int32_t(sum)) * scale;
+      const float product = device::rounded_product(float(int32_t(sum)), scale);
+      static_cast<float*>(y)[at] = addend ? product + addend[column] : product;
       return;
     }
     const float zero = float(y_zero.integers<int32_t, 1>(0).at[0]);
@@ -119,6 +123,10 @@ struct ConstantSide {
   void keep_rows(Prepack& prepack, const Tensor& constant, const Shape& batch, int64_t count, int64_t depth);
   void keep_columns(Prepack& prepack, const Tensor& constant, const Shape& batch, int64_t count, int64_t depth);
 };
+// MatMulInteger's inputs, and behind them the scales of a and b, and perhaps a row of floats: what it makes times the
+// scales, plus the row.
+std::unique_ptr<Op> make_scaled_integer_matmul(const NodeInfo& node);
+
 // Sums of rows that have the form.
 void sum_rows(StreamRef stream, const int8_t* rows, int64_t count, int64_t padded, int32_t* sums);
 

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "device/launch.h"
+#include "ops/elementwise/scalar_functions.h"
 #include "ops/quantize/scale_grid.h"
 #include "ops/registry.h"
 
@@ -193,10 +194,15 @@ struct FindExtremes {
   }
 };
 
-struct ChooseScale {
-  static constexpr int kThreads = 256, kMaxThreads = kThreads;
+// Each block finds the extremes of all once more, which are few, rather than wait for a kernel that tells them.
+struct QuantizeByExtremes {
+  static constexpr int kThreads = 256, kMaxThreads = kThreads, kPack = FindExtremes::kPack;
   const Extremes* found;
   int64_t count;
+  const float* x;
+  int64_t n;
+  bool aligned, y_aligned;
+  uint8_t* y;
   float* scale;
   uint8_t* zero;
   DEVICE_FN void operator()(Block<device::NoShared>& b, const device::NoShared&) const {
@@ -209,11 +215,18 @@ struct ChooseScale {
         },
         Join{});
     b.threads([&](int t, device::NoShared&) {
-      if (t != 0) return;
       const float step = all.high == all.low ? 1.f : (all.high - all.low) / 255.f;
-      const float at = rint(0.f - all.low / step);
-      *scale = step;
-      *zero = uint8_t(at > 0.f ? (at < 255.f ? at : 255.f) : 0.f);
+      const scalar::ToLinear from_zero{1, 0, 0, 255};
+      const float zero_point = from_zero(0.f - all.low / step);
+      if (b.index() == 0 && t == 0) *scale = step, *zero = uint8_t(zero_point);
+      const scalar::ToLinear quantized{step, zero_point, 0, 255};
+      for (int64_t i = (b.index() * kThreads + t) * kPack; i < n; i += b.count() * kThreads * kPack) {
+        const int there = n - i < kPack ? int(n - i) : kPack;
+        const auto in = device::load_pack<kPack>(x + i, aligned, there);
+        Pack<uint8_t, kPack> out;
+        UNROLL for (int e = 0; e < kPack; ++e) out.at[e] = uint8_t(quantized(in.at[e]));
+        device::store_pack(y + i, out, y_aligned, there);
+      }
     });
   }
 };
@@ -229,14 +242,14 @@ class DynamicQuantizeLinear : public Op {
     constexpr int64_t kEach = FindExtremes::kThreads * FindExtremes::kPack * 4, kMostBlocks = 1024;
     const int64_t n = x.count(), blocks = std::min(n / kEach + (n % kEach != 0), kMostBlocks);
     auto* const found = static_cast<Extremes*>(context.scratch(size_t(blocks) * sizeof(Extremes)));
+    const bool aligned = device::is_pack_aligned<FindExtremes::kPack>(x.as<const float>());
+    device::block_kernel<device::NoShared>(context.stream(), {blocks, FindExtremes::kThreads},
+                                           FindExtremes{x.as<const float>(), n, aligned, found});
+    auto* const bytes = y.as<uint8_t>();
     device::block_kernel<device::NoShared>(
-        context.stream(), {blocks, FindExtremes::kThreads},
-        FindExtremes{x.as<const float>(), n, device::is_pack_aligned<FindExtremes::kPack>(x.as<const float>()), found});
-    device::block_kernel<device::NoShared>(context.stream(), {1, ChooseScale::kThreads},
-                                           ChooseScale{found, blocks, scale_at, zero_at});
-    if (!y.data) return;
-    const Scales scales{AnyInput(scale_at, Type::f32), AnyInput(zero_at, Type::u8), ScaleGrid(x.shape, Shape{}, 0, 0)};
-    quantize(context.stream(), x, scales, y);
+        context.stream(), {bytes ? std::max<int64_t>(blocks, 1) : 1, QuantizeByExtremes::kThreads},
+        QuantizeByExtremes{found, blocks, x.as<const float>(), bytes ? n : 0, aligned,
+                           device::is_pack_aligned<FindExtremes::kPack>(bytes), bytes, scale_at, zero_at});
   }
 };
 
