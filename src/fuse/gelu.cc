@@ -190,6 +190,7 @@ void join_bias_gelu(Match& match, int gelu) {
     if (!match.value(bias).is_constant || match.value(rows).is_constant || !row || row->size() != 1 || !dims ||
         dims->empty() || dims->back() != row->front())
       continue;
+    if (is_elementwise_for(match, rows)) return match.note(gelu, "an elementwise step ahead takes both along");
     return match.replace({sum, gelu}, match.plan().step({ops::kMicrosoft, is_fast ? "FastGelu" : "BiasGelu"},
                                                         match.node(sum).name() + " and " + info.name(), {rows, bias},
                                                         match.step(gelu).outputs));

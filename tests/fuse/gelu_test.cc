@@ -168,6 +168,7 @@ TEST(BiasGelu, StaysOtherwise) {
   stays("Gelu(a)", "Gelu(a) {approximate = \"tanh\"}");
   stays("Add(", "Add@6(");
   stays("out y", "out y\nout a");
+  stays("a: f16[n, 4] = Add(b, x)", "t: f16[n, 4] = Tanh(x)\na: f16[n, 4] = Add(b, t)");
 }
 
 }  // namespace
