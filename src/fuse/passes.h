@@ -238,8 +238,13 @@ void know_target(Match& match, int reshape);
 void fold_constants(Match& match);
 // A Cast to a wider type and back, or to one that is asked where it is infinite or NaN.
 void drop_casts(Match& match, int second);
-// Bools that are counted to see whether one is true: their largest.
-void ask_for_any(Match& match, int greater);
+// Bools of whose numbers the sum or the largest tells whether one is true: their largest.
+void ask_for_any(Match& match, int last);
+// Whether any element of all is infinite, or not a number.
+void ask_for_any_odd(Match& match, int reduction);
+// Rows of halves that are clipped, by bounds which a bool chooses, and normed. The step asks by itself whether any of
+// them is infinite, if it is that.
+void join_clipped_norm(Match& match, int norm);
 // Rows that are turned before a product are turned behind it, or the other way round, where they are moved anyway.
 void turn_rows_elsewhere(Match& match, int step);
 // What is turned behind a step by a constant, while its other operand is turned likewise for others, is made of that.
