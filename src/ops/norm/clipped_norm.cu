@@ -13,10 +13,7 @@ namespace {
 
 struct Clip {
   RowClip by;
-  template <class X>
-  DEVICE_FN X operator()(X x) const {
-    return X((*by.is_so ? by.if_so : by.otherwise)(float(x)));
-  }
+  DEVICE_FN Half operator()(Half x) const { return Half((*by.is_so ? by.if_so : by.otherwise)(float(x))); }
 };
 
 class ClippedNorm : public Op {
@@ -32,7 +29,7 @@ class ClippedNorm : public Op {
     const Tensor &x = context.input(0), &scale = context.input(1);
     const Tensor *const bias = context.find_input(2), *const is_so = context.find_input(3);
     const int rank = x.shape.rank();
-    require(rank > 0, "rows have no dimension");
+    require(rank > 0 && x.type == Type::f16, "there are no rows of float16");
     const int64_t width = x.shape.back();
     for (const Tensor* const one : {&scale, bias})
       require(!one || (one->shape == Shape{width} && one->type == scale.type), "rows ", x.shape.str(),
@@ -59,16 +56,13 @@ class ClippedNorm : public Op {
       clip.is_so = found;
     };
     if (!is_so && !asks_alone) ask();
-    const NormTypes types{x.type, scale.type, x.type};
-    if (clip_and_normalize_few_rows(context.stream(), norm, clip, types)) return;
+    if (clip_and_normalize_few_rows(context.stream(), norm, clip, scale.type)) return;
     if (!clip.is_so) ask();
     if (!clipped.data) clipped.data = context.scratch(clipped.bytes());
-    dispatch(TypeList<Half, BFloat16>{}, x.type, [&]<class X> {
-      device::transform(context.stream(), x.count(), clipped.as<X>(), Clip{clip}, x.as<const X>());
-    });
+    device::transform(context.stream(), x.count(), clipped.as<Half>(), Clip{clip}, x.as<const Half>());
     norm.x = clipped.data;
     norm.sum = nullptr;
-    normalize_rows(context.stream(), norm, types);
+    normalize_rows(context.stream(), norm, {x.type, scale.type, x.type});
   }
 
  private:

@@ -6,10 +6,10 @@
 
 namespace encore::ops {
 
-// Inputs: rows of halves, their scale and bias, and a bool which says whether the first two of kBounds hold, else the
-// last two. Without it that is asked of the rows: they do if any value is infinite. The bias may be absent. Output 1,
-// if it is wanted, is what the rows are once they are clipped. Attributes: kCentred, epsilon and kBounds, each time the
-// lower one first.
+// Inputs: rows of float16, their scale and bias, which may be float, and a bool which says whether the first two of
+// kBounds hold, else the last two. Without it that is asked of the rows: they do if any value is infinite. The bias may
+// be absent. Output 1, if it is wanted, is what the rows are once they are clipped. Attributes: kCentred, epsilon and
+// kBounds, each time the lower one first.
 std::unique_ptr<Op> make_clipped_norm(const NodeInfo& node);
 
 inline constexpr const char* kBounds = "bounds";

@@ -385,21 +385,17 @@ bool normalize_few_rows(device::StreamRef stream, const RowNorm& norm, const Nor
   return done;
 }
 
-bool clip_and_normalize_few_rows(device::StreamRef stream, const RowNorm& norm, const RowClip& clip,
-                                 const NormTypes& types) {
-  if (!are_few(stream.device(), norm.rows) || !kHalves.has(types.x) || types.y != types.x) return false;
-  bool done = false;
-  dispatch(TypeList<Half, BFloat16>{}, types.x, [&]<class X> {
-    const auto of = [&]<class V> {
-      using Kernel = NormalizeFewRows<X, V, X, false, false, true, 1, 1>;
-      const int64_t packs = norm.width / Kernel::kPack;
-      done = packs <= Kernel::kMaxThreads && is_whole<X, V, X>(norm);
-      const SearchedPacks<X> all(static_cast<const X*>(norm.x), norm.rows * norm.width, Odd());
-      if (done) normalize<Kernel, 1>(stream, norm, packs, typename Kernel::Clips{clip, all});
-    };
-    types.gamma == types.x ? of.template operator()<X>() : of.template operator()<float>();
-  });
-  return done;
+bool clip_and_normalize_few_rows(device::StreamRef stream, const RowNorm& norm, const RowClip& clip, Type gamma) {
+  if (!are_few(stream.device(), norm.rows)) return false;
+  const auto of = [&]<class V> {
+    using Kernel = NormalizeFewRows<Half, V, Half, false, false, true, 1, 1>;
+    const int64_t packs = norm.width / Kernel::kPack;
+    if (packs > Kernel::kMaxThreads || !is_whole<Half, V, Half>(norm)) return false;
+    const SearchedPacks<Half> all(static_cast<const Half*>(norm.x), norm.rows * norm.width, Odd());
+    normalize<Kernel, 1>(stream, norm, packs, typename Kernel::Clips{clip, all});
+    return true;
+  };
+  return gamma == Type::f32 ? of.template operator()<float>() : of.template operator()<Half>();
 }
 
 bool can_normalize_parts(int device, const RowNorm& norm, const NormTypes& types) {
