@@ -84,8 +84,10 @@ constexpr Pass kPasses[] = {
     {"clips", nullptr, open_clip, false},
     {"unit_dims", nullptr, move_unit_dims, false},
     {"selections", nullptr, nullptr, false, cut_selections},
+    {"pieces", nullptr, take_pieces, false},
     {"elementwise", "elementwise", nullptr, false, join_elementwise},
     {"joined_resizes", "resized pieces", join_resizes, false},
+    {"joined_cuts", "parts side by side", join_cuts, false},
     {"unread", nullptr, drop_unread, false},
 };
 

@@ -214,8 +214,12 @@ void move_unit_dims(Match& match, int reshape);
 void cut_selections(Match& match);
 // Elementwise steps of one shape are one kernel (ops/elementwise/program.h), as many as fit in one.
 void join_elementwise(Match& match);
+// What is cut out of pieces that were put side by side, where these begin and end, is those pieces.
+void take_pieces(Match& match, int cut);
 // Pictures that are resized and put side by side along the last axis: each is made where it belongs.
 void join_resizes(Match& match, int concat);
+// Of what is put side by side, what is a part of something wider is read there.
+void join_cuts(Match& match, int concat);
 
 // Pictures have their channels last where convolutions gain by it, or fewer are turned then than before.
 void turn_pictures(Match& match);
