@@ -88,6 +88,7 @@ constexpr Pass kPasses[] = {
     {"elementwise", "elementwise", nullptr, false, join_elementwise},
     {"joined_resizes", "resized pieces", join_resizes, false},
     {"joined_cuts", "parts side by side", join_cuts, false},
+    {"read_parts", "a convolution", read_part, false},
     {"unread", nullptr, drop_unread, false},
 };
 

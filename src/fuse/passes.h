@@ -220,6 +220,8 @@ void take_pieces(Match& match, int cut);
 void join_resizes(Match& match, int concat);
 // Of what is put side by side, what is a part of something wider is read there.
 void join_cuts(Match& match, int concat);
+// Convolutions with their channels last read some of a wider picture's where they are.
+void read_part(Match& match, int conv);
 
 // Pictures have their channels last where convolutions gain by it, or fewer are turned then than before.
 void turn_pictures(Match& match);
