@@ -129,9 +129,9 @@ void join_clipped_norm(Match& match, int norm) {
   if (match.value(rows).type != Type::f16 || last < 0 || step.inputs.size() > 3) return;
   const auto clip = clip_by(match, last);
   const int by = clip ? chosen_by(*clip) : -1;
-  if (by < 0 || match.value(by).type != Type::boolean || match.value(clip->x).dims != match.value(rows).dims ||
-      std::ranges::count(*match.value(rows).dims, -1) > 0)
-    return;
+  if (by < 0 || match.value(by).type != Type::boolean) return;
+  if (match.value(clip->x).dims != match.value(rows).dims || std::ranges::count(*match.value(rows).dims, -1) > 0)
+    return match.note(norm, "what is clipped may have another shape");
   const bool is_read = match.value(rows).is_output || match.readers(rows).size() > 1;
   const NodeInfo& info = match.node(norm);
   ops::Attributes attributes{
@@ -150,8 +150,7 @@ void join_clipped_norm(Match& match, int norm) {
                                 match.node(last).name() + " and " + info.name(), std::move(inputs), std::move(outputs));
   made.make = ops::make_clipped_norm;
   match.replace(std::move(steps), std::move(made));
-  for (const int s : before)
-    if (s != last) drop_unread(match, s);
+  for (const int s : before) drop_unread(match, s);
   // It may ask by itself, if nobody else wants to know.
   const int asks = match.producer(by);
   if (asks < 0 || match.value(by).is_output || match.readers(by).size() != 1 ||

@@ -75,6 +75,12 @@ TEST(ClippedNorms, StayOtherwise) {
   stays("Norm", "N");  // no norm
 }
 
+TEST(ClippedNorms, SayWhyTheyStay) {
+  const std::string unknown = replaced(kClipped, "in x: f16[b, n, 64]", "in x: f16[b, m, 64]");
+  EXPECT_EQ(notes_of("clipped_norms", unknown),
+            Notes{"RMSNormalization node 'norm' does not become a norm: what is clipped may have another shape"});
+}
+
 TEST(ClippedNorms, OfConstantBoundsStay) {
   expect_stays("clipped_norms",
                replaced(kClipped, "const less", "const bottom: f16[] = -1\nconst top: f16[] = 1\nconst less"),
