@@ -1,5 +1,4 @@
-"""Pieces that are parts of wider tensors, put side by side or read by programs, and those that convolutions read: to the
-bit what they are node by node."""
+"""Parts of wider tensors, put side by side or read by programs: to the bit what they are node by node."""
 
 import encore_session as es
 import numpy as np
