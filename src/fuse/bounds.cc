@@ -30,12 +30,16 @@ std::optional<Bounds> of_numbers(const Tensor& constant) {
   return all;
 }
 
-double largest(Type type) {
+// The largest number, and one that surely is rounded to it, in double or from a float.
+struct Largest {
+  double number, rounded;
+};
+Largest largest(Type type) {
   switch (type) {
-    case Type::f16: return 65504;
-    case Type::bf16: return 0x1.fep127;
-    case Type::f32: return std::numeric_limits<float>::max();
-    default: return 0;  // others' numbers are not followed
+    case Type::f16: return {65504, 65519};
+    case Type::bf16: return {0x1.fep127, 0x1.fefp127};
+    case Type::f32: return {0x1.fffffep127, 0x1.fffffe8p127};
+    default: return {};  // others' numbers are not followed
   }
 }
 
@@ -68,6 +72,10 @@ std::optional<Bounds> made_by(const Match& match, const Step& step, int steps_le
   const auto of = [&](size_t input) { return bounds_of(match, step, input, steps_left); };
   if (only_moves(op)) return of(0);
   if (op == "Where") return united(of(1), of(2));
+  if (op == "ConstantOfShape") {
+    const Tensor* const number = step.node->find_tensor("value");
+    return number ? of_numbers(*number) : Bounds{0, 0};
+  }
   if (op == "Cast") {
     const auto whole = of_whole(match.value(step.inputs[0]).type);
     return whole ? whole : of(0);
@@ -79,10 +87,12 @@ std::optional<Bounds> made_by(const Match& match, const Step& step, int steps_le
   return op == "Add" ? sum(*a, *b) : Bounds{a->least - b->most, a->most - b->least};
 }
 
-// Rounding leaves numbers between those of the type.
+// Rounding leaves numbers between those of the type, and brings to its largest what is a little beyond, as where a
+// mask of that number is added to scores' small biases.
 std::optional<Bounds> in_type(Type type, const Bounds& bounds) {
-  const double most = largest(type);
-  return bounds.least >= -most && bounds.most <= most ? std::optional(bounds) : std::nullopt;
+  const auto [most, rounded] = largest(type);
+  if (!(bounds.least >= -rounded && bounds.most <= rounded)) return std::nullopt;
+  return Bounds{std::max(bounds.least, -most), std::min(bounds.most, most)};
 }
 
 std::optional<Bounds> bounds_of(const Match& match, const Step& step, size_t input, int steps_left) {

@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "fuse/joined_pieces.h"
 #include "fuse/linear_quantization.h"
 #include "fuse/links.h"
 #include "fuse/rolls.h"
@@ -190,11 +191,13 @@ class Joined {
       for (const auto& [axis, part] : read.parts)
         parts_.expression.parts.push_back({index, axis, part.first, part.second});
     } else {
-      const std::vector<int>& pieces = match_->step(read.concat).inputs;
-      const auto rank = *match_->rank(v);
-      const auto axis = *counted_from_first(match_->node(read.concat).get_int("axis", 1), rank);
-      parts_.inputs.insert(parts_.inputs.end(), pieces.begin(), pieces.end());
-      parts_.expression.joins.push_back({index, int(parts_.inputs.size()) - 1, int(axis) - int(rank)});
+      const Pieces pieces = *pieces_of(*match_, read.concat);
+      for (const Piece& piece : pieces.all) {
+        if (piece.is_part())
+          parts_.expression.parts.push_back({int(parts_.inputs.size()), pieces.axis, piece.begin, piece.end});
+        parts_.inputs.push_back(piece.of);
+      }
+      parts_.expression.joins.push_back({index, int(parts_.inputs.size()) - 1, pieces.axis});
     }
     return {Operand::Kind::input, index};
   }

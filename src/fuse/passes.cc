@@ -27,6 +27,7 @@ constexpr Pass kPasses[] = {
     {"row_orders", nullptr, turn_rows_elsewhere, false},
     {"casts", nullptr, drop_casts, false},
     {"any", nullptr, ask_for_any, false},
+    {"any_odd", nullptr, ask_for_any_odd, false},
     {"transposes", nullptr, join_transposes, false},
     {"shapes", nullptr, read_shape_before_turn, false},
     {"whole_gathers", nullptr, open_gather, false},
@@ -63,6 +64,7 @@ constexpr Pass kPasses[] = {
     {"shared_masks", nullptr, nullptr, false, share_masks},
     {"embeddings", "embeddings and their norm", join_embeddings, false},
     {"residuals", "a sum and its norm", join_residual},
+    {"clipped_norms", "a norm", join_clipped_norm, false},
     {"norms", "a norm and a product", join_norm},
     {"quick_gelu", "a Gelu", join_quick_gelu, false},
     {"convolution_activations", "a convolution and its activation", end_convolution, false},
@@ -85,8 +87,11 @@ constexpr Pass kPasses[] = {
     {"clips", nullptr, open_clip, false},
     {"unit_dims", nullptr, move_unit_dims, false},
     {"selections", nullptr, nullptr, false, cut_selections},
+    {"pieces", nullptr, take_pieces, false},
     {"elementwise", "elementwise", nullptr, false, join_elementwise},
     {"joined_resizes", "resized pieces", join_resizes, false},
+    {"joined_cuts", "parts side by side", join_cuts, false},
+    {"read_parts", "a convolution", read_part, false},
     {"unread", nullptr, drop_unread, false},
 };
 

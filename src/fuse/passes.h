@@ -214,8 +214,14 @@ void move_unit_dims(Match& match, int reshape);
 void cut_selections(Match& match);
 // Elementwise steps of one shape are one kernel (ops/elementwise/program.h), as many as fit in one.
 void join_elementwise(Match& match);
+// What is cut out of pieces that were put side by side, where these begin and end, is those pieces.
+void take_pieces(Match& match, int cut);
 // Pictures that are resized and put side by side along the last axis: each is made where it belongs.
 void join_resizes(Match& match, int concat);
+// Of what is put side by side, what is a part of something wider is read there.
+void join_cuts(Match& match, int concat);
+// Convolutions with their channels last read some of a wider picture's where they are.
+void read_part(Match& match, int conv);
 
 // Pictures have their channels last where convolutions gain by it, or fewer are turned then than before.
 void turn_pictures(Match& match);
@@ -238,8 +244,13 @@ void know_target(Match& match, int reshape);
 void fold_constants(Match& match);
 // A Cast to a wider type and back, or to one that is asked where it is infinite or NaN.
 void drop_casts(Match& match, int second);
-// Bools that are counted to see whether one is true: their largest.
-void ask_for_any(Match& match, int greater);
+// Bools of whose numbers the sum or the largest tells whether one is true: their largest.
+void ask_for_any(Match& match, int last);
+// Whether any element of all is infinite, or not a number.
+void ask_for_any_odd(Match& match, int reduction);
+// Rows of halves that are clipped, by bounds which a bool chooses, and normed. The step asks by itself whether any of
+// them is infinite, if it is that.
+void join_clipped_norm(Match& match, int norm);
 // Rows that are turned before a product are turned behind it, or the other way round, where they are moved anyway.
 void turn_rows_elsewhere(Match& match, int step);
 // What is turned behind a step by a constant, while its other operand is turned likewise for others, is made of that.

@@ -147,31 +147,6 @@ void drop_casts(Match& match, int second) {
     skip_to(match, second, x, {ops::kOnnx, "Identity", 16});
 }
 
-// No path leaves them and comes back, for the only other inputs are constants.
-void ask_for_any(Match& match, int greater) {
-  if (!match.is(greater, "Greater")) return;
-  const Step& step = match.step(greater);
-  const int count = step.inputs[0], sum = match.maker(count, "ReduceSum");
-  if (sum < 0 || match.only_reader(count) < 0 || match.node(sum).since_version() < 13) return;
-  // Counts are integers, or floats.
-  const auto most = match.rank(count);
-  const Tensor* const limit = match.plan().constant(step, 1);
-  const bool is_zero =
-      match.number(step, 1, most.value_or(0)) == 0 ||
-      (limit && most && size_t(limit->shape.rank()) <= *most && ShapeSymbols(match).constants(step, 1) == Dims{0});
-  if (!is_zero) return;
-  const Step reduction = match.step(sum);
-  const int numbers = reduction.inputs[0], cast = match.maker(numbers, "Cast");
-  if (cast < 0 || match.only_reader(numbers) < 0) return;
-  std::vector<int> inputs = reduction.inputs;
-  inputs[0] = match.step(cast).inputs[0];
-  const bool has_axes = inputs.size() > 1 && inputs[1] >= 0;
-  if (match.value(inputs[0]).type != Type::boolean || (has_axes && !match.value(inputs[1]).is_constant)) return;
-  Operator op{ops::kOnnx, "ReduceMax", 20, match.node(sum).attributes()};
-  match.replace({cast, sum, greater},
-                match.plan().step(std::move(op), match.node(greater).name(), std::move(inputs), step.outputs));
-}
-
 void join_transposes(Match& match, int second) {
   const int first = match.is(second, "Transpose") ? match.maker(match.step(second).inputs[0], "Transpose") : -1;
   const auto before = first < 0 ? std::nullopt : match.node(first).find_ints("perm");

@@ -72,6 +72,26 @@ TEST(JoinedMasks, AreAddedTogether) {
   EXPECT_NE(made.find(R"(m: f16[b, 2, 4, 3] = Add(t, "causal and slopes"))"), made.npos) << made;
 }
 
+// What is a little beyond the largest half is rounded to it.
+TEST(JoinedMasks, OfTheLargestNumberMayHaveSmallBiases) {
+  const std::string biased = replaced(kTwo, "[0, 1, 2, 0, 2, 4]", "[0, -1, -2, 0, -2, -15]");
+  const std::string made = after("joined_masks", biased);
+  EXPECT_NE(made.find(R"(m: f16[b, 2, 4, 3] = Add(t, "causal and slopes"))"), made.npos) << made;
+  expect_stays("joined_masks", biased, "-15]", "-16]");
+  std::string floats = biased;
+  for (size_t at; (at = floats.find("f16")) != floats.npos;) floats.replace(at, 3, "f32");
+  for (size_t at; (at = floats.find("65504")) != floats.npos;) floats.replace(at, 5, "3.4028234663852886e38");
+  EXPECT_NE(after("joined_masks", floats).find("causal and slopes"), std::string::npos);
+  expect_stays("joined_masks", floats, "-15]", "-2e31]");
+}
+
+// As models have zeros for biases where a layer has none.
+TEST(JoinedMasks, MayBeOneNumber) {
+  const std::string zeros = replaced(kTwo, "const slopes: f16[2, 1, 3] = [0, 1, 2, 0, 2, 4]",
+                                     "in dims: i64[3]\nslopes: f16[2, 1, 3] = ConstantOfShape(dims)");
+  EXPECT_NE(after("joined_masks", zeros).find("causal and slopes"), std::string::npos);
+}
+
 TEST(JoinedMasks, StayOtherwise) {
   const auto stays = [](const char* part, const char* by) { expect_stays("joined_masks", kTwo, part, by); };
   stays("[0, 1, 2, 0, 2, 4]", "[0, -1, -2, 0, -2, -40]");  // halves would be infinite

@@ -54,34 +54,6 @@ out y
                "in x: f32[n]");
 }
 
-constexpr const char* kCounted = R"(in x: bool[n, 8]
-const last: i64[1] = 1
-const zero: i64[] = 0
-i: i64[n, 8] = Cast(x) {to = 7}
-s: i64[n] = ReduceSum(i, last) {keepdims = 0}
-y: bool[n] = Greater(s, zero)  # "any"
-out y
-)";
-
-TEST(Any, IsTheLargest) {
-  EXPECT_NE(after("any", kCounted).find(R"(y: bool[n] = ReduceMax(x, last) {keepdims = 0}  # "any")"),
-            std::string::npos)
-      << after("any", kCounted);
-  EXPECT_NE(after("any", replaced(replaced(kCounted, "(i, last)", "(i)"), "const last: i64[1] = 1\n", ""))
-                .find("ReduceMax(x) {keepdims = 0}"),
-            std::string::npos);
-}
-TEST(Any, OthersAreCounted) {
-  const auto stays = [](const char* part, const char* by) { expect_stays("any", kCounted, part, by); };
-  stays("zero: i64[] = 0", "zero: i64[] = 1");
-  stays("zero: i64[] = 0", "zero: i64[1, 1] = 0");
-  stays("in x: bool", "in x: i32");
-  stays("ReduceSum(i, last)", "ReduceSum@11(i, last)");
-  stays("Greater(s, zero)", "Greater(zero, s)");
-  stays("out y", "out y\nout s");
-  stays("const last: i64[1] = 1", "in last: i64[1]");
-}
-
 TEST(Transposes, TwoAreOne) {
   EXPECT_EQ(after("transposes", kTurns), "in x: f32[a, b, c]\ny = Transpose(x) {perm = [2, 0, 1]}\nout y\n");
 }

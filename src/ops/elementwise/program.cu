@@ -67,9 +67,13 @@ class ElementwiseOp : public Op {
       for (const Expression::Operand& operand : value.operands)
         require(operand.kind != Expression::Operand::Kind::input || operand.index < node.input_count(),
                 "the expression reads input ", operand.index, " of ", node.input_count());
-    for (const Expression::Part& part : expression_.parts)
-      require(part.input < node.input_count() && joined_in_[size_t(part.input)] < 0,
-              "the expression reads a part of input ", part.input, " of ", node.input_count());
+    for (const Expression::Part& part : expression_.parts) {
+      require(part.input < node.input_count(), "the expression reads a part of input ", part.input, " of ",
+              node.input_count());
+      const auto join = std::ranges::find(expression_.joins, joined_in_[size_t(part.input)], &Expression::Join::input);
+      require(join == expression_.joins.end() || join->axis == part.axis, "the expression joins input ", part.input,
+              " along another axis than that of which it reads a part");
+    }
     for (const Expression::Roll& roll : expression_.rolls)
       require(roll.input < node.input_count(), "the expression rolls input ", roll.input, " of ", node.input_count());
     std::vector<Type> types;
@@ -89,8 +93,10 @@ class ElementwiseOp : public Op {
       const Shape shape = joined_shape(pieces_in(context, join), axis_in(context, join));
       inputs.tensors[size_t(join.input)] = {context.input(join.input).type, Where::device, shape, nullptr};
     }
+    static const std::vector<Expression::Part> kNone;  // of what is joined pieces are parts
     for (int k = 0; k < context.input_count(); ++k)
-      inputs.sources.emplace_back(inputs.tensors[size_t(k)].shape, k, expression_.parts);
+      inputs.sources.emplace_back(inputs.tensors[size_t(k)].shape, k,
+                                  joined_in_[size_t(k)] < 0 ? expression_.parts : kNone);
     const std::vector<Shape> shapes = shapes_of_outputs(inputs.sources);
     std::vector<Tensor> outputs;
     for (size_t i = 0; i < shapes.size(); ++i) outputs.push_back(context.output(int(i), shapes[i]));
@@ -149,9 +155,16 @@ class ElementwiseOp : public Op {
     return outputs;
   }
 
-  static std::vector<Tensor> pieces_in(Context& context, const Expression::Join& join) {
-    std::vector<Tensor> pieces;
-    for (int k = join.input; k <= join.last; ++k) pieces.push_back(context.input(k));
+  std::vector<Cut> pieces_in(Context& context, const Expression::Join& join) const {
+    const int axis = axis_in(context, join);
+    std::vector<Cut> pieces;
+    for (int k = join.input; k <= join.last; ++k) {
+      const auto part = std::ranges::find(expression_.parts, k, &Expression::Part::input);
+      if (part == expression_.parts.end())
+        pieces.emplace_back(context.input(k), axis);
+      else
+        pieces.emplace_back(context.input(k), axis, part->begin, part->end);
+    }
     return pieces;
   }
   static int axis_in(Context& context, const Expression::Join& join) {
@@ -195,7 +208,7 @@ class ElementwiseOp : public Op {
     require(int(space.sizes.size()) <= kMostProgramDims, "inputs are broadcast along more than ", kMostProgramDims,
             " dimensions");
     const int packed = has_integers_ ? kWords : kPacked;
-    const bool is_small = are_small(inputs, reads, space.count), has_packs = space.packs(packed) && is_small;
+    const bool is_small = are_small(context, inputs, reads, space.count), has_packs = space.packs(packed) && is_small;
     const auto joins = joins_in(context, inputs, reads, space, has_packs ? packed : 1);
     std::vector<const Tensor*> tensors(reads.size());
     for (size_t k = 0; k < reads.size(); ++k)
@@ -230,7 +243,7 @@ class ElementwiseOp : public Op {
       const auto k = size_t(join.input);
       Tensor& whole = inputs.tensors[k];
       if (!reads[k] || whole.data) continue;
-      const std::vector<Tensor> pieces = pieces_in(context, join);
+      const std::vector<Cut> pieces = pieces_in(context, join);
       const int axis = axis_in(context, join);
       ProgramLayout::Join joined(join.input, pieces, axis);
       if (space.strides[0][k] == 0 || (joined.holds_packs(pack) && space.are_rows_aligned(k, pack))) {
@@ -347,9 +360,12 @@ class ElementwiseOp : public Op {
   }
 
   // Whether 31 bits count the elements of each.
-  static bool are_small(const Inputs& inputs, const std::vector<bool>& reads, int64_t count) {
-    for (size_t k = 0; k < reads.size(); ++k)
-      if (reads[k]) count = std::max(count, inputs.tensors[k].count());
+  bool are_small(Context& context, const Inputs& inputs, const std::vector<bool>& reads, int64_t count) const {
+    for (size_t k = 0; k < reads.size(); ++k) {
+      const int join = joined_in_[k];
+      if (reads[join < 0 ? k : size_t(join)])
+        count = std::max({count, inputs.tensors[k].count(), context.input(int(k)).shape.count()});
+    }
     return count <= INT32_MAX;
   }
   static bool are_aligned(const std::vector<Tensor>& outputs, int pack) {

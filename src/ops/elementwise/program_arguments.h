@@ -13,7 +13,8 @@ template <class Index, class Divider>
 struct JoinedPieces {
   struct Piece {
     const void* data;
-    Index first, width;  // columns of the rows that all pieces have together; nobody finds one that is beyond these
+    Index first;  // column of the rows that all pieces have together; nobody finds one that is beyond these
+    Index pitch;  // from one of its own rows to the next
   };
   Divider widths[kMostProgramJoins];  // of the rows
   Piece pieces[kMostProgramPieces];
@@ -25,7 +26,7 @@ struct JoinedPieces {
     int found = begin;
     UNROLL for (int i = begin + 1; i < end; ++i) found += pieces[i].first <= column;
     const Piece& piece = pieces[found];
-    const Index at = row * piece.width + (column - piece.first);
+    const Index at = row * piece.pitch + (column - piece.first);
     return static_cast<const char*>(piece.data) + (int64_t(at) << log_bytes);
   }
 };

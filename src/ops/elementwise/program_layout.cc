@@ -6,16 +6,17 @@
 
 namespace encore::ops {
 
-ProgramLayout::Join::Join(int input, const std::vector<Tensor>& parts, int axis) : input(input) {
-  for (const Tensor& part : parts) {
+ProgramLayout::Join::Join(int input, const std::vector<Cut>& parts, int axis) : input(input) {
+  for (const auto& [part, pitch] : parts) {
     const int64_t columns = part.shape.count(axis, part.shape.rank());
-    if (columns) pieces.push_back({part.data, width, columns});
+    if (columns) pieces.push_back({part.data, width, columns, pitch});
     width += columns;
   }
 }
 
 bool ProgramLayout::Join::holds_packs(int pack) const {
-  return std::ranges::all_of(pieces, [&](const Piece& piece) { return piece.width % pack == 0; });
+  return std::ranges::all_of(pieces,
+                             [&](const Piece& piece) { return piece.width % pack == 0 && piece.pitch % pack == 0; });
 }
 
 ProgramLayout::ProgramLayout(int pack, int64_t widest, const IndexSpace& space,

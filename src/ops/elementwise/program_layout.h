@@ -7,6 +7,7 @@
 
 #include "ops/elementwise/index_space.h"
 #include "ops/elementwise/program_arguments.h"
+#include "ops/shape/movement.h"
 #include "ops/tensor.h"
 
 namespace encore::ops {
@@ -31,14 +32,14 @@ struct ProgramLayout {
   struct Join {
     struct Piece {
       const void* data;
-      int64_t first, width;
+      int64_t first, width, pitch;
     };
     int input;
     int64_t width = 0;  // of a row
     std::vector<Piece> pieces;
     int begin = 0, end = 0;  // places of its pieces among those of all
 
-    Join(int input, const std::vector<Tensor>& parts, int axis);
+    Join(int input, const std::vector<Cut>& parts, int axis);
     bool holds_packs(int pack) const;  // a pack of neighbours is in one piece
   };
   int pack;
@@ -62,7 +63,7 @@ struct ProgramLayout {
       joined.widths[j] = make_divider(joins[j].width);
       for (size_t p = 0; p < joins[j].pieces.size(); ++p) {
         const Join::Piece& piece = joins[j].pieces[p];
-        joined.pieces[size_t(joins[j].begin) + p] = {piece.data, Index(piece.first), Index(piece.width)};
+        joined.pieces[size_t(joins[j].begin) + p] = {piece.data, Index(piece.first), Index(piece.pitch)};
       }
     }
   }

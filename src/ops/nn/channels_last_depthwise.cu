@@ -173,15 +173,14 @@ bool launch_tiles(StreamRef stream, const ConvProblem& p, const ConvData& data, 
   const Tiling tiling = tiling_of<Kernel>(p, device::multiprocessors(stream.device()));
   const int64_t blocks = tiling.blocks(p.images);
   if (blocks > most_threads / tiling.threads()) return false;
-  const int64_t pixel = p.out_channels * int64_t(sizeof(T));
+  const int64_t pitch = x_pitch(p, data), pixel = pitch * int64_t(sizeof(T));
   const auto typed = [](const void* at) { return static_cast<const T*>(at); };
   device::block_kernel<NoShared>(
       stream, {blocks, tiling.threads()},
       Kernel{typed(data.x), typed(data.w), typed(data.bias), typed(rest.residual), static_cast<T*>(data.y), p.window,
-             rest.activation, int(p.out_channels), p.window.in_count() * p.out_channels,
-             uint32_t(p.window.in[2] * pixel), uint32_t(pixel), data.constant_w, SmallDivider(tiling.slices),
-             SmallDivider(tiling.column_tiles), SmallDivider(tiling.row_tiles), SmallDivider(tiling.lanes),
-             SmallDivider(tiling.runs), tiling.rows});
+             rest.activation, int(p.out_channels), p.window.in_count() * pitch, uint32_t(p.window.in[2] * pixel),
+             uint32_t(pixel), data.constant_w, SmallDivider(tiling.slices), SmallDivider(tiling.column_tiles),
+             SmallDivider(tiling.row_tiles), SmallDivider(tiling.lanes), SmallDivider(tiling.runs), tiling.rows});
   return true;
 }
 
@@ -196,9 +195,18 @@ bool launch_tiles(StreamRef stream, const ConvProblem& p, const ConvData& data, 
 }  // namespace
 
 bool are_packs(const ConvProblem& p, const ConvData& data, const Epilogue& rest, int bytes) {
-  if (p.out_channels * int64_t(device::size_bytes(p.type)) % bytes != 0) return false;
+  for (const int64_t apart : {p.out_channels, data.x_pitch})
+    if (apart * int64_t(device::size_bytes(p.type)) % bytes != 0) return false;
   return std::ranges::all_of(std::initializer_list<const void*>{data.x, data.w, data.bias, data.y, rest.residual},
                              [&](const void* at) { return reinterpret_cast<uintptr_t>(at) % uintptr_t(bytes) == 0; });
+}
+
+bool reads_parts_depthwise(const ConvProblem& p, const ConvData& data, const Epilogue& rest) {
+  constexpr int64_t kMost = int64_t(1) << 30;
+  const Window& w = p.window;
+  return p.layout == Layout::channels_last && p.type != Type::f64 && is_depthwise(p) &&
+         p.images * std::max(w.in_count(), w.out_count()) * std::max(p.out_channels, x_pitch(p, data)) < kMost &&
+         w.taps() * p.out_channels < kMost / 8 && w.in_count() > 0 && are_packs(p, data, rest, 4);
 }
 
 bool convolve_depthwise_channels_last(StreamRef stream, const ConvProblem& p, const ConvData& data,
@@ -206,8 +214,8 @@ bool convolve_depthwise_channels_last(StreamRef stream, const ConvProblem& p, co
   const Window& w = p.window;
   const auto size = int64_t(device::size_bytes(p.type));
   if (p.layout != Layout::channels_last || p.type == Type::f64) return false;
-  if (p.out_channels > INT32_MAX / 2 || w.in_count() == 0 || w.in_count() * p.out_channels > int64_t(UINT32_MAX) / size)
-    return false;
+  const int64_t widest = std::max(p.out_channels, data.x_pitch);
+  if (widest > INT32_MAX / 2 || w.in_count() == 0 || w.in_count() * widest > int64_t(UINT32_MAX) / size) return false;
   if (!are_packs(p, data, rest, 4)) return false;
   if (!has_square_taps(w) || p.in_channels != p.out_channels) return convolve_depthwise_packs(stream, p, data, rest);
   bool launched = false;

@@ -9,6 +9,7 @@
 #include "ops/nn/depthwise.h"
 #include "ops/registry.h"
 #include "ops/shape/interleave.h"
+#include "ops/shape/movement.h"
 #include "ops/shape/strided.h"
 
 namespace encore::ops {
@@ -81,7 +82,9 @@ class ConvBase : public Op {
         weights_last_(node.domain() == kMicrosoft && layout_ == Layout::channels_last),
         groups_(node.get_int("group", 1)),
         use_tf32_(node.settings.use_tf32),
-        takes_planes_(node.get_int(kTakesPlanes, 0) != 0) {
+        takes_planes_(node.get_int(kTakesPlanes, 0) != 0),
+        first_channel_(node.get_int(kFirstChannel, 0)),
+        last_channel_(node.get_int(kLastChannel, 0)) {
     require(groups_ >= 1, "group is ", groups_, "; it must be at least 1");
     const auto x = node.input_dims(0), w = node.input_dims(1);
     if (w) require(w->size() >= 3 && (!x || w->size() == x->size()), "W has rank ", w->size(), ", not that of X");
@@ -167,11 +170,27 @@ class ConvBase : public Op {
     return made;
   }
 
+  // The picture that a convolution is of.
+  Cut cut(const Tensor& given) const {
+    const int last = given.shape.rank() - 1;
+    return last_channel_ > 0 ? Cut(given, last, first_channel_, last_channel_) : Cut(given, last);
+  }
+  // x, which is a part, by itself.
+  static void* made_dense(Context& context, const Tensor& x, int64_t pitch, int64_t channels) {
+    void* const made = context.scratch(x.bytes());
+    StridedCopy copy;
+    copy.add(x.count() / channels, pitch, channels);
+    copy.add(channels, 1, 1);
+    copy.run(context.stream(), x.data, made, device::size_bytes(x.type));
+    return made;
+  }
+
   // What cuDNN will be asked for, if the model tells all dimensions but the batch.
   void expect(const NodeInfo& node, const WindowAttributes& attributes, bool transposed, int bias_input,
               bool has_residual, const Activation& activation) {
     auto x_dims = node.input_dims(0), w_dims = node.input_dims(1);
     if (!x_dims || !w_dims || x_dims->size() < 3 || x_dims->size() != w_dims->size()) return;
+    if (last_channel_ > 0) x_dims->back() = last_channel_ - first_channel_;
     const bool any_batch = x_dims->front() < 0;
     if (any_batch) x_dims->front() = 1;
     for (const auto* dims : {&*x_dims, &*w_dims})
@@ -186,6 +205,7 @@ class ConvBase : public Op {
       const ConvProblem problem{type, layout_,      window,  x[0],
                                 x[1], out_channels, groups_, use_tf32_ && type == Type::f32};
       if (transposed ? !window.is_exact() : is_depthwise(problem)) return;
+      if (last_channel_ > 0 && pointwise_product(problem, {}, nullptr)) return;
       const Shape y = with_spatial(x, out_channels, transposed ? window.in : window.out);
       if (type == Type::f64) return;
       expected_ = for_dnn(problem, transposed, x, w, y, node.has_input(bias_input), has_residual, activation);
@@ -276,6 +296,7 @@ class ConvBase : public Op {
   // x has its channels first: few, which tiles want filled up, as they want constant weights.
   bool takes_planes_;
   void* filled_ = nullptr;
+  int64_t first_channel_, last_channel_;  // of x, if that is part of something wider; else 0
 
  private:
   // What is expected will not go to cuDNN.
@@ -311,7 +332,8 @@ class Conv : public ConvBase {
   explicit Conv(const NodeInfo& node) : Conv(node, {}) {}
 
   void run(Context& context) const override {
-    Tensor x = context.input(0), w = weights(context);
+    auto [x, pitch] = cut(context.input(0));
+    Tensor w = weights(context);
     x.shape = picture_of(x.shape);
     const auto kernel = kernel_of(x, w);
     const int64_t in_channels = x.shape[1], out_channels = w.shape[0];
@@ -326,10 +348,16 @@ class Conv : public ConvBase {
     const Epilogue rest{nullptr, residual_of(context, y), activation_};
     if (y.count() == 0) return;
     arrange(context, w);
-    if (run_tiles(context, problem, x, {x.data, w.data, bias, y.data, are_constant(w)}, rest)) return;
-    if (takes_planes_) x.data = turn_planes(context, x);
-    const ConvData data{x.data, w.data, bias, y.data, are_constant(w)};
-    if (is_product_by_tiles(context.stream(), problem, data, rest))
+    ConvData data{x.data, w.data, bias, y.data, are_constant(w)};
+    if (last_channel_ > 0) data.x_pitch = pitch;
+    if (run_tiles(context, problem, x, data, rest)) return;
+    if (takes_planes_) data.x = x.data = turn_planes(context, x);
+    const bool is_part = data.x_pitch != 0, is_pointwise = is_part && pointwise_product(problem, data, rest.residual);
+    if (is_part && x.count() > 0 && !is_pointwise && !reads_parts_depthwise(problem, data, rest)) {
+      data.x = x.data = made_dense(context, x, pitch, in_channels);
+      data.x_pitch = 0;
+    }
+    if (is_pointwise || is_product_by_tiles(context.stream(), problem, data, rest))
       return convolve_whole(context, problem, data, rest, shape.count(2, shape.rank()));
     const bool depthwise = is_depthwise(problem);  // cuDNN is slow at these
     if (!depthwise && suits_dnn(context, problem, false, x, w, data, rest) &&

@@ -217,7 +217,8 @@ std::optional<device::Gemm> pointwise_product(const ConvProblem& p, const ConvDa
   gemm.type = gemm.output = p.type;
   gemm.m = p.images * positions;
   gemm.n = gemm.ldc = p.out_channels;
-  gemm.k = gemm.lda = gemm.ldb = p.in_channels;
+  gemm.k = gemm.ldb = p.in_channels;
+  gemm.lda = x_pitch(p, data);
   gemm.transpose_b = true;
   gemm.beta = residual ? 1 : 0;
   gemm.tf32 = p.tf32;

@@ -25,7 +25,16 @@ struct ConvData {
   void* y;
   bool constant_w = false;  // nothing in a stream ever writes it: it may be read before earlier work is done
   bool is_filled = false;   // x and w have kFilledChannels (convolve_tiles.h)
+  // Channels last: from one position's channels in x to the next one's, where x is part of something wider; else 0.
+  // Only for those who say that they read such an x.
+  int64_t x_pitch = 0;
 };
+// Attributes of a convolution whose x is that, its channels from one to beyond another; fusion alone sets them.
+inline constexpr const char* kFirstChannel = "first_channel";
+inline constexpr const char* kLastChannel = "last_channel";
+inline int64_t x_pitch(const ConvProblem& problem, const ConvData& data) {
+  return data.x_pitch ? data.x_pitch : problem.in_channels;
+}
 
 // Channels last wants the taps of all channels side by side: [output, channel, taps] become [output, taps, channel],
 // and if there is a group for each channel [taps, output]. Weights of a transposed convolution, [input, channel, taps],
@@ -40,7 +49,8 @@ bool suits_product(const ConvProblem& problem);
 bool is_product(const ConvProblem& problem, const device::DnnSettings& settings);
 
 void convolve(Context& context, const ConvProblem& problem, const ConvData& data);
-// The product that a convolution is, if it is of one group and single positions whose channels lie side by side.
+// The product that a convolution is, if it is of one group and single positions whose channels lie side by side. It
+// reads parts.
 std::optional<device::Gemm> pointwise_product(const ConvProblem& problem, const ConvData& data, const void* residual);
 // As convolve(), with a residual, which may be null, and an activation. False if it is no such product.
 bool convolve_pointwise(Context& context, const ConvProblem& problem, const ConvData& data, const void* residual,

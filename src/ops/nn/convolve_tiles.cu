@@ -33,6 +33,7 @@ struct WindowRows {
   SmallDivider by_image, by_line, by_channels, by_taps;  // of the result; of a window
   int in[2], taps[2], stride[2], dilation[2], before[2];
   bool in_pairs;  // of kNarrow: two neighbouring taps are a granule, and both inside or both outside
+  int pitch;      // from one of x's positions to the next
 
   template <class Source>
   DEVICE_FN Source from(int row, int rows, int k, int end) const {
@@ -93,7 +94,7 @@ struct WindowRows {
   DEVICE_FN Place place_of(const Source& from, int i, const int (&tap)[2], bool is_tap) const {
     const int line = from.first[i][0] + tap[0] * dilation[0], column = from.first[i][1] + tap[1] * dilation[1];
     const bool there = is_tap && unsigned(line) < unsigned(in[0]) && unsigned(column) < unsigned(in[1]);
-    return {there ? (from.image[i] + line * in[1] + column) * by_channels.divisor() + from.channel : 0, there};
+    return {there ? (from.image[i] + line * in[1] + column) * pitch + from.channel : 0, there};
   }
 };
 
@@ -117,6 +118,7 @@ void run(StreamRef stream, const ConvProblem& p, const ConvData& data, const Epi
     rows.dilation[d] = w.dilation[1 + d], rows.before[d] = w.before[1 + d];
   }
   rows.in_pairs = is_in_pairs(w);
+  rows.pitch = kNarrow ? kFilledChannels : int(x_pitch(p, data));
   TileProduct<T> product{};
   product.b = static_cast<const T*>(data.w);
   product.addend = static_cast<const T*>(rest.residual);
@@ -164,6 +166,8 @@ bool suits_tiles(const ConvProblem& p, const ConvData& data, const void* residua
   if (!has_tiles(p.type, p.tf32) || p.layout != Layout::channels_last || p.groups != 1) return false;
   if (w.in[0] != 1 || w.out[0] != 1 || w.kernel[0] != 1 || w.taps() == 1) return false;
   if (fills_channels(p) ? !data.is_filled : data.is_filled || p.in_channels % 8 != 0) return false;
+  const int64_t pitch = fills_channels(p) ? kFilledChannels : x_pitch(p, data);
+  if (data.x_pitch % 8 != 0) return false;
   if (p.out_channels % 8 != 0 || p.in_channels == 0 || p.out_channels == 0) return false;
   for (const int d : {1, 2})
     if (int64_t(w.kernel[d]) * w.dilation[d] > kFarthest || w.out[d] < 1 || w.in[d] < 1) return false;
@@ -172,7 +176,7 @@ bool suits_tiles(const ConvProblem& p, const ConvData& data, const void* residua
     return !__builtin_mul_overflow(a, b, &product) && !__builtin_mul_overflow(product, c, &product) && product <= kMost;
   };
   const int64_t in_channels = fills_channels(p) ? kFilledChannels : p.in_channels;
-  if (p.images < 1 || !fits(p.images, w.in_count(), in_channels) || !fits(p.images, w.out_count(), p.out_channels) ||
+  if (p.images < 1 || !fits(p.images, w.in_count(), pitch) || !fits(p.images, w.out_count(), p.out_channels) ||
       !fits(in_channels, w.taps() + 1, p.out_channels))
     return false;
   for (const void* address : {data.x, data.w, data.bias, static_cast<const void*>(data.y), residual})

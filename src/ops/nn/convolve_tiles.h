@@ -18,7 +18,7 @@ size_t filled_bytes(const Tensor& w);
 void fill_channels(StreamRef stream, const Tensor& w, void* into);
 
 // Whether the convolution can be done so: of one group, up to two dimensions and windows of some positions, out and in
-// multiples of eight channels at addresses of 16 bytes. Or few channels in, x and w being filled up.
+// multiples of eight channels at addresses of 16 bytes. Or few channels in, x and w being filled up. x may be a part.
 bool suits_tiles(const ConvProblem& problem, const ConvData& data, const void* residual);
 // The way to take, if it pays; suits_tiles() holds.
 TileGemmWay tile_convolution_way(const ConvProblem& problem, const Activation& activation, const TileRoom& room);

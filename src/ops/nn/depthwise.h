@@ -9,6 +9,9 @@ bool is_depthwise(const ConvProblem& problem);
 // y = activation(conv(x, w) + bias + residual), of data's bias.
 void convolve_depthwise(StreamRef stream, const ConvProblem& problem, const ConvData& data, const Epilogue& rest);
 
+// Whether it reads an x that is part of something wider.
+bool reads_parts_depthwise(const ConvProblem& problem, const ConvData& data, const Epilogue& rest);
+
 // 3, 5 or 7 taps to a side, one step or two to the next output.
 bool has_square_taps(const Window& window);
 

@@ -128,7 +128,7 @@ bool launch_packs(StreamRef stream, const ConvProblem& p, const ConvData& data, 
   if (n > INT32_MAX || weight_bytes > UINT32_MAX) return false;
   Window w = p.window;
   uint32_t steps[kSpatial] = {};
-  for (int d = 0; d < kSpatial; ++d) steps[d] = uint32_t(w.in_step(d) * p.in_channels * int64_t(sizeof(T)));
+  for (int d = 0; d < kSpatial; ++d) steps[d] = uint32_t(w.in_step(d) * x_pitch(p, data) * int64_t(sizeof(T)));
   const bool turned = w.kernel[2] == 1;
   if (turned) {
     for (int* sizes : {w.in, w.kernel, w.stride, w.dilation, w.before}) std::swap(sizes[1], sizes[2]);
@@ -148,7 +148,7 @@ bool launch_packs(StreamRef stream, const ConvProblem& p, const ConvData& data, 
                                         rest.activation,
                                         int(p.out_channels),
                                         n,
-                                        w.in_count() * p.in_channels,
+                                        w.in_count() * x_pitch(p, data),
                                         weight_bytes,
                                         {steps[0], steps[1], steps[2]},
                                         uint32_t(pixel),

@@ -8,6 +8,7 @@
 #include "device/words.h"
 #include "ops/elementwise/digits.h"
 #include "ops/norm/row_norm_types.h"
+#include "ops/reduce/odd.h"
 
 namespace encore::ops {
 namespace {
@@ -22,8 +23,8 @@ using device::Warp;
 // A block for each row, with a pack or two for each thread. Scale and bias, which come from farther away than what the
 // last kernel wrote, are brought nearer while that still runs. All that the row needs is asked for at once; then there
 // is one exchange between warps. Of x in parts the model's constants are asked for before the last kernel is done.
-// kAhead: there is a norm ahead.
-template <class X, class V, class Y, bool kAdds, bool kAhead, int kKeep, int kParts>
+// kAhead: there is a norm ahead. kClips: x is clipped first.
+template <class X, class V, class Y, bool kAdds, bool kAhead, bool kClips, int kKeep, int kParts>
 struct NormalizeFewRows {
   using Part = std::conditional_t<kParts == 1, X, float>;
   static constexpr int kPack = device::pack_size<Part, V>();
@@ -41,8 +42,13 @@ struct NormalizeFewRows {
   struct Shared {
     alignas(16) float squares[kMaxWarps];  // of deviations from the warp's own mean, if the row is centred
     alignas(16) float mean[kMaxWarps], count[kMaxWarps];
-    alignas(16) float ahead[kAhead ? kMaxWarps : 4];  // squares for the norm ahead
+    alignas(16) float ahead[kAhead || kClips ? kMaxWarps : 4];  // squares for the norm ahead, or how bounds are chosen
   };
+  struct Clips {
+    RowClip clip;
+    SearchedPacks<X> all;
+  };
+  struct NoClips {};
   struct Moments {
     float mean, squares;
   };
@@ -50,6 +56,7 @@ struct NormalizeFewRows {
   RowNorm norm;
   float per_value, epsilon;  // 1 / width
   int packs;                 // of a row
+  [[no_unique_address]] std::conditional_t<kClips, Clips, NoClips> clips = {};
 
   DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
     const int row = int(b.index()), threads = b.size();
@@ -70,9 +77,18 @@ struct NormalizeFewRows {
       });
       if constexpr (kAhead)
         reduce_ahead(warp, held, s, threads);
+      else if constexpr (kClips)
+        choose(warp, s, threads);
       else
         reduce(warp, held, s, threads);
     });
+    if constexpr (kClips)
+      device::for_each_warp(b, [&](const Warp& warp, Shared& s) {
+        const int first = 32 * warp.index();
+        const bool is_so = sum(threads / 32, [&](int w) { return four(s.ahead, w); }) != 0;
+        warp.lanes([&](int lane) { clip(held[first + lane], is_so, first + lane, threads); });
+        reduce(warp, held, s, threads);
+      });
     if constexpr (kAhead)
       device::for_each_warp(b, [&](const Warp& warp, Shared& s) {
         const int first = 32 * warp.index();
@@ -166,6 +182,25 @@ struct NormalizeFewRows {
     });
   }
 
+  // ---- bounds that x is clipped to
+
+  DEVICE_FN void choose(const Warp& warp, Shared& s, int threads) const {
+    PerThread<bool, 32> is_so;
+    warp.lanes([&](int lane) {
+      const int t = 32 * warp.index() + lane;
+      is_so[lane] = clips.clip.is_so ? t == 0 && *clips.clip.is_so : clips.all.has_any(t, threads);
+    });
+    const uint32_t votes = warp.votes([&](int lane) { return is_so[lane]; });
+    warp.lanes([&](int lane) {
+      const int at = warp.index() + lane * (threads / 32);
+      if (at < kMaxWarps) s.ahead[at] = lane == 0 && votes != 0 ? 1.f : 0.f;
+    });
+  }
+  DEVICE_FN void clip(Held& own, bool is_so, int t, int threads) const {
+    const RowClip::Bounds bounds = is_so ? clips.clip.if_so : clips.clip.otherwise;
+    each(t, threads, [&](int k, int) { UNROLL for (float& value : own.values[k]) value = bounds(value); });
+  }
+
   // ----
 
   // f(k, first value) for each pack of a thread.
@@ -249,7 +284,7 @@ struct NormalizeFewRows {
         UNROLL for (int i = 0; i < kPack; ++i) out.at[i] = AddBehind()(out.at[i], behind.at[i]);
       }
       device::store_pack(static_cast<Y*>(norm.y) + begin(row) + first, out, true);
-      if constexpr (kAdds) {
+      if constexpr (kAdds || kClips) {
         if (!norm.sum) return;
         Pack<X, kPack> sum;
         UNROLL for (int i = 0; i < kPack; ++i) sum.at[i] = X(own.values[k][i]);
@@ -294,20 +329,21 @@ struct NormalizeFewRows {
   }
 };
 
-template <class Kernel, int kKeep>
-void normalize(device::StreamRef stream, const RowNorm& norm, int64_t packs) {
+template <class Kernel, int kKeep, class... Clips>
+void normalize(device::StreamRef stream, const RowNorm& norm, int64_t packs, const Clips&... clips) {
   const int64_t threads = (packs + 32 * kKeep - 1) / (32 * kKeep) * 32;
-  device::block_kernel<typename Kernel::Shared>(stream, {norm.rows, int(threads)},
-                                                Kernel{norm, 1 / float(norm.width), float(norm.epsilon), int(packs)});
+  device::block_kernel<typename Kernel::Shared>(
+      stream, {norm.rows, int(threads)},
+      Kernel{norm, 1 / float(norm.width), float(norm.epsilon), int(packs), clips...});
 }
 template <class X, class V, class Y, bool kAdds, int kParts = 1, bool kAhead = false>
 void normalize(device::StreamRef stream, const RowNorm& norm) {
-  using Kernel = NormalizeFewRows<X, V, Y, kAdds, kAhead, 1, kParts>;
+  using Kernel = NormalizeFewRows<X, V, Y, kAdds, kAhead, false, 1, kParts>;
   const int64_t packs = norm.width / Kernel::kPack;
   if (packs <= Kernel::kMaxThreads)
     normalize<Kernel, 1>(stream, norm, packs);
   else
-    normalize<NormalizeFewRows<X, V, Y, kAdds, kAhead, 2, kParts>, 2>(stream, norm, packs);
+    normalize<NormalizeFewRows<X, V, Y, kAdds, kAhead, false, 2, kParts>, 2>(stream, norm, packs);
 }
 
 // Which types have kernels for a norm ahead.
@@ -347,6 +383,19 @@ bool normalize_few_rows(device::StreamRef stream, const RowNorm& norm, const Nor
     }
   });
   return done;
+}
+
+bool clip_and_normalize_few_rows(device::StreamRef stream, const RowNorm& norm, const RowClip& clip, Type gamma) {
+  if (!are_few(stream.device(), norm.rows)) return false;
+  const auto of = [&]<class V> {
+    using Kernel = NormalizeFewRows<Half, V, Half, false, false, true, 1, 1>;
+    const int64_t packs = norm.width / Kernel::kPack;
+    if (packs > Kernel::kMaxThreads || !is_whole<Half, V, Half>(norm)) return false;
+    const SearchedPacks<Half> all(static_cast<const Half*>(norm.x), norm.rows * norm.width, Odd());
+    normalize<Kernel, 1>(stream, norm, packs, typename Kernel::Clips{clip, all});
+    return true;
+  };
+  return gamma == Type::f32 ? of.template operator()<float>() : of.template operator()<Half>();
 }
 
 bool can_normalize_parts(int device, const RowNorm& norm, const NormTypes& types) {

@@ -6,6 +6,7 @@
 #include "ops/dispatch.h"
 #include "ops/host_vector.h"
 #include "ops/registry.h"
+#include "ops/shape/joined_cuts.h"
 #include "ops/shape/movement.h"
 #include "ops/shape/strided.h"
 
@@ -16,7 +17,8 @@ constexpr size_t kParts = 16;
 
 struct Part {
   void* data;
-  int64_t first, width;  // columns of the joined rows, in elements
+  int64_t first, width;   // columns of the joined rows, in elements
+  int64_t pitch = width;  // from one of its own rows to the next
 };
 
 // The joined rows of parts that lie side by side.
@@ -31,8 +33,8 @@ struct JoinedPieces {
     column += int(parts[0].first);
     int p = 0;
     while (p + 1 < count && column >= int(parts[p + 1].first)) ++p;
-    const int width = int(parts[p].width), at = column - int(parts[p].first);
-    return {static_cast<const T*>(parts[p].data) + row * width + at, width - at};
+    const int pitch = int(parts[p].pitch), at = column - int(parts[p].first);
+    return {static_cast<const T*>(parts[p].data) + row * pitch + at, int(parts[p].width) - at};
   }
 };
 
@@ -91,7 +93,7 @@ void move_one_by_one(StreamRef stream, char* joined, int64_t rows, int64_t row_w
   for (const Part& part : parts) {
     char* const inside = joined + size_t(part.first) * bytes;
     StridedCopy copy;
-    copy.add(rows, kSplit ? row_width : part.width, kSplit ? part.width : row_width);
+    copy.add(rows, kSplit ? row_width : part.pitch, kSplit ? part.pitch : row_width);
     copy.add(part.width, 1, 1);
     copy.run(stream, kSplit ? inside : part.data, kSplit ? part.data : inside, bytes, where);
   }
@@ -110,17 +112,18 @@ void move_parts(StreamRef stream, void* joined, int64_t rows, std::vector<Part> 
     int64_t columns = row_width;
     for (const Part& part : parts) {
       address |= reinterpret_cast<uintptr_t>(part.data);
-      columns |= part.first | part.width;
+      columns |= part.first | part.width | part.pitch;
     }
     return bytes < 16 && columns % 2 == 0 && address % (2 * bytes) == 0;
   };
   while (even()) {
     row_width /= 2;
     bytes *= 2;
-    for (Part& part : parts) part = {part.data, part.first / 2, part.width / 2};
+    for (Part& part : parts) part = {part.data, part.first / 2, part.width / 2, part.pitch / 2};
   }
   constexpr int64_t kMost = int64_t(1) << 30;  // that kernels count
-  if (where == Where::host || rows * row_width >= kMost)
+  const auto is_large = [&](const Part& part) { return rows * part.pitch >= kMost; };
+  if (where == Where::host || rows * row_width >= kMost || std::ranges::any_of(parts, is_large))
     return move_one_by_one<kSplit>(stream, static_cast<char*>(joined), rows, row_width, parts, bytes, where);
   const auto lies_beside = [&](size_t p) {
     return kSplit || parts[p].first == parts[p - 1].first + parts[p - 1].width;
@@ -149,6 +152,35 @@ class Concat : public Op {
 
  private:
   int64_t axis_;
+};
+
+// Of parts: kBegins and kEnds say of each input what it is cut to along the axis.
+class JoinedCuts : public Op {
+ public:
+  explicit JoinedCuts(const NodeInfo& node)
+      : axis_(node.get_int("axis", 0)),
+        begins_(node.find_ints(kBegins).value_or(std::vector<int64_t>())),
+        ends_(node.find_ints(kEnds).value_or(std::vector<int64_t>())) {
+    require(int(begins_.size()) == node.input_count() && int(ends_.size()) == node.input_count(), "of ",
+            node.input_count(), " inputs ", begins_.size(), " begin and ", ends_.size(), " end somewhere");
+  }
+  void run(Context& context) const override {
+    const int axis = checked_axis(axis_, context.input(0).shape.rank());
+    std::vector<Cut> cuts;
+    for (int i = 0; i < context.input_count(); ++i) {
+      const Tensor& input = context.input(i);
+      const int64_t end = ends_[size_t(i)];
+      if (end < 0)
+        cuts.emplace_back(input, axis);
+      else
+        cuts.emplace_back(input, axis, begins_[size_t(i)], end);
+    }
+    concatenate(context.stream(), cuts, axis, context.output(0, joined_shape(cuts, axis)));
+  }
+
+ private:
+  int64_t axis_;
+  std::vector<int64_t> begins_, ends_;
 };
 
 class Split : public Op {
@@ -212,16 +244,39 @@ Shape joined_shape(std::span<const Tensor> parts, int axis) {
   return first.with(axis, total);
 }
 
-void concatenate(StreamRef stream, std::span<const Tensor> parts, int axis, const Tensor& joined) {
+Cut::Cut(const Tensor& whole, int axis) : tensor(whole), pitch(whole.shape.count(axis, whole.shape.rank())) {}
+Cut::Cut(const Tensor& wider, int axis, int64_t begin, int64_t end) : Cut(wider, axis) {
+  const Shape& shape = wider.shape;
+  require(0 <= begin && begin <= end && end <= shape[axis], "an input of shape ", shape.str(), " has no part from ",
+          begin, " to ", end, " along axis ", axis);
+  tensor.shape = shape.with(axis, end - begin);
+  if (wider.data)
+    tensor.data = static_cast<char*>(wider.data) +
+                  size_t(begin * shape.count(axis + 1, shape.rank())) * device::size_bytes(wider.type);
+}
+
+Shape joined_shape(std::span<const Cut> parts, int axis) {
+  std::vector<Tensor> tensors;
+  for (const Cut& part : parts) tensors.push_back(part.tensor);
+  return joined_shape(tensors, axis);
+}
+
+void concatenate(StreamRef stream, std::span<const Cut> parts, int axis, const Tensor& joined) {
   const int64_t inner = joined.shape.count(axis + 1, joined.shape.rank());
   std::vector<Part> columns;
   int64_t column = 0;
-  for (const Tensor& part : parts) {
-    columns.push_back({part.data, column, part.shape[axis] * inner});
+  for (const Cut& part : parts) {
+    columns.push_back({part.tensor.data, column, part.tensor.shape[axis] * inner, part.pitch});
     column += columns.back().width;
   }
   move_parts<false>(stream, joined.data, joined.shape.count(0, axis), std::move(columns),
-                    device::size_bytes(joined.type), parts.front().where);
+                    device::size_bytes(joined.type), parts.front().tensor.where);
+}
+
+void concatenate(StreamRef stream, std::span<const Tensor> parts, int axis, const Tensor& joined) {
+  std::vector<Cut> cuts;
+  for (const Tensor& part : parts) cuts.emplace_back(part, axis);
+  concatenate(stream, cuts, axis, joined);
 }
 
 void concatenate(StreamRef stream, std::span<const void* const> parts, size_t part_bytes, void* out) {
@@ -230,6 +285,8 @@ void concatenate(StreamRef stream, std::span<const void* const> parts, size_t pa
   for (const void* part : parts) row.push_back({const_cast<void*>(part), int64_t(row.size()) * width, width});
   move_parts<false>(stream, out, 1, std::move(row), 1);
 }
+
+std::unique_ptr<Op> make_joined_cuts(const NodeInfo& node) { return std::make_unique<JoinedCuts>(node); }
 
 std::vector<OpRow> concat_split_rows() {
   return {

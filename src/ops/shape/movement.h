@@ -17,6 +17,16 @@ void expand(device::StreamRef stream, const Tensor& in, const Shape& shape, void
 Shape joined_shape(std::span<const Tensor> parts, int axis);
 // Where a part without data belongs nothing changes.
 void concatenate(device::StreamRef stream, std::span<const Tensor> parts, int axis, const Tensor& joined);
+// A tensor that may be cut out of a wider one, along the axis in question.
+struct Cut {
+  Tensor tensor;
+  int64_t pitch;  // from one row's first element to the next one's, where rows are all from the axis on
+
+  Cut(const Tensor& whole, int axis);
+  Cut(const Tensor& wider, int axis, int64_t begin, int64_t end);  // Error{invalid_input}: it is not as wide
+};
+Shape joined_shape(std::span<const Cut> parts, int axis);
+void concatenate(device::StreamRef stream, std::span<const Cut> parts, int axis, const Tensor& joined);
 // The parts, all of `part_bytes` bytes, one after the other.
 void concatenate(device::StreamRef stream, std::span<const void* const> parts, size_t part_bytes, void* out);
 
