@@ -1,5 +1,7 @@
 #include "fuse/loop.h"
 
+#include <algorithm>
+#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -8,8 +10,81 @@
 namespace encore::fuse {
 namespace {
 
-// Has the iteration's number and the condition on the host. Of more iterations than so many `beyond` is what runs, if
-// there is one.
+// In host memory.
+struct HostValue {
+  HostValue() = default;
+  explicit HostValue(const Tensor& from) { std::memcpy(make(from.type, from.shape).data, from.data, from.bytes()); }
+  Tensor make(Type type, const Shape& shape) {
+    tensor = {type, Where::host, shape, nullptr};
+    memory.resize(std::max<size_t>(tensor.bytes(), 1));
+    tensor.data = memory.data();
+    return tensor;
+  }
+  std::vector<char> memory;
+  Tensor tensor{};
+};
+
+// What the host has of an iteration, and makes for the next one.
+class HostPart {
+ public:
+  HostPart(std::vector<HostValue> carried, const std::vector<Type>& types, const Shape& number, const Shape& condition,
+           bool goes_on)
+      : values_(std::move(carried)),
+        made_(values_.size()),
+        types_(types),
+        goes_on_(goes_on),
+        next_condition_(condition),
+        number_tensor_{Type::i64, Where::host, number, &number_} {}
+  HostPart(const HostPart&) = delete;
+
+  bool goes_on() const { return goes_on_; }
+  const std::vector<HostValue>& values() const { return values_; }
+  int count() const { return 2 + int(values_.size()); }  // of inputs
+  void begin(int64_t i) {
+    number_ = i;
+    condition_ = goes_on_;
+    condition_tensor_.shape = next_condition_;
+  }
+  void end() { std::swap(values_, made_); }
+
+  const Tensor* find(int i) const {
+    return i == 0 ? &number_tensor_ : i == 1 ? &condition_tensor_ : &values_[size_t(i - 2)].tensor;
+  }
+  // The condition comes first.
+  Tensor make(int i, const Shape& shape) {
+    if (i > 0) return made_[size_t(i - 1)].make(types_[size_t(i - 1)], shape);
+    require_one(shape, "body's condition");
+    next_condition_ = shape;
+    return {Type::boolean, Where::host, shape, &goes_on_};
+  }
+
+ private:
+  std::vector<HostValue> values_, made_;
+  const std::vector<Type>& types_;
+  int64_t number_ = 0;
+  bool condition_ = true, goes_on_;
+  Shape next_condition_;
+  const Tensor number_tensor_;
+  Tensor condition_tensor_{Type::boolean, Where::host, Shape(), &condition_};
+};
+
+// The step without the values that go on in host memory.
+class OnDevice final : public ops::InnerContext {
+ public:
+  OnDevice(ops::Context& outer, int first, size_t left_out)
+      : InnerContext(outer), first_(first), left_out_(int(left_out)) {}
+  int input_count() const override { return outer_.input_count() - left_out_; }
+  int output_count() const override { return outer_.output_count() - left_out_; }
+  const Tensor* find_input(int i) override { return outer_.find_input(i < first_ ? i : i + left_out_); }
+  Tensor output(int i, const Shape& shape) override { return outer_.output(i + left_out_, shape); }
+  bool wants_output(int i) const override { return outer_.wants_output(i + left_out_); }
+
+ private:
+  const int first_, left_out_;
+};
+
+// Has the iteration's number and the condition on the host, and what it hands on there. Of more iterations than so many
+// `beyond` is what runs, if there is one.
 class Loop final : public Repeated {
  public:
   Loop(Plan& plan, std::unique_ptr<ops::Op> beyond, int64_t most)
@@ -24,58 +99,66 @@ class Loop final : public Repeated {
     const int64_t most = number(context, 0, "trip count", kUncounted);
     if (beyond_ && most > most_ / OneByOne::times()) return beyond_->run(context);
     const OneByOne around(most == kUncounted ? 1 : most);
-    Run run(context, *this, number(context, 1, "condition", true));
-    for (int64_t i = 0; i < most && run.goes_on(); ++i) run.next(*body_, i, i + 1 == most);
+    std::vector<HostValue> begins;
+    for (size_t i = 0; i < host_types_.size(); ++i) begins.emplace_back(context.input(kOwn + int(i)));
+    HostPart on_host(std::move(begins), host_types_, number_shape_, condition_shape_,
+                     number(context, 1, "condition", true));
+    OnDevice on_device(context, kOwn, host_types_.size());
+    Run run(on_device, *this, on_host);
+    for (int64_t i = 0; i < most && on_host.goes_on(); ++i) run.next(*body_, i, i + 1 == most);
     run.finish(unmade_, std::vector<bool>(unmade_.size()));
+    for (size_t i = 0; i < host_types_.size(); ++i) {
+      if (!context.wants_output(int(i))) continue;
+      const Tensor& last = on_host.values()[i].tensor;
+      std::memcpy(context.output(int(i), last.shape).data, last.data, last.bytes());
+    }
   }
 
  private:
-  static constexpr int kOwn = 2;  // inputs: the count and the condition; or the iteration's number and the condition
+  static constexpr int kOwn = 2;  // inputs: the count and the condition
 
   Loop(Plan& plan, std::unique_ptr<ops::Op> beyond, int64_t most, Shape number, Shape condition)
-      : Repeated(plan, 1, plan.inputs.size() - plan.outer_inputs),
+      : Loop(plan, std::move(beyond), most, number, condition, first_types(plan)) {}
+  Loop(Plan& plan, std::unique_ptr<ops::Op> beyond, int64_t most, Shape number, Shape condition,
+       std::vector<Type> host_types)
+      : Repeated(plan, 1 + host_types.size(), plan.inputs.size() - plan.outer_inputs),
         number_shape_(number),
         condition_shape_(condition),
+        host_types_(std::move(host_types)),
         beyond_(std::move(beyond)),
         most_(most) {}
 
+  static std::vector<Type> first_types(const Plan& plan) {
+    std::vector<Type> types = types_of(plan, 1);
+    types.resize(plan.host_carried);
+    return types;
+  }
+
   class Run final : public Iterations {
    public:
-    Run(ops::Context& outer, const Loop& loop, bool goes_on)
-        : Iterations(outer, kOwn, loop.types_, loop.carried_),
-          on_device_(loop.on_device_),
-          goes_on_(goes_on),
-          next_condition_(loop.condition_shape_),
-          number_tensor_{Type::i64, Where::host, loop.number_shape_, &number_} {}
-    bool goes_on() const { return goes_on_; }
+    Run(ops::Context& outer, const Loop& loop, HostPart& on_host)
+        : Iterations(outer, kOwn, loop.types_, loop.carried_), on_device_(loop.on_device_), on_host_(on_host) {}
     void next(const Program& body, int64_t i, bool is_last) {
-      number_ = i;
-      condition_ = goes_on_;
-      condition_tensor_.shape = next_condition_;
+      on_host_.begin(i);
       run(body, is_last);
+      on_host_.end();
     }
 
-    int input_count() const override { return Iterations::input_count() + kOwn; }
-    int output_count() const override { return Iterations::output_count() + 1; }
+    int input_count() const override { return Iterations::input_count() + on_host_.count(); }
+    int output_count() const override { return Iterations::output_count() + on_host_.count() - 1; }
     const Tensor* find_input(int i) override {
-      if (i == on_device_) return &number_tensor_;
-      if (i == on_device_ + 1) return &condition_tensor_;
-      return Iterations::find_input(i < on_device_ ? i : i - kOwn);
+      if (i < on_device_) return Iterations::find_input(i);
+      const int on_host = i - on_device_;
+      return on_host < on_host_.count() ? on_host_.find(on_host) : Iterations::find_input(i - on_host_.count());
     }
     Tensor output(int i, const Shape& shape) override {
-      if (i > 0) return Iterations::output(i - 1, shape);
-      require_one(shape, "body's condition");
-      next_condition_ = shape;
-      return {Type::boolean, Where::host, shape, &goes_on_};
+      const int on_host = on_host_.count() - 1;
+      return i < on_host ? on_host_.make(i, shape) : Iterations::output(i - on_host, shape);
     }
 
    private:
     const int on_device_;
-    int64_t number_ = 0;
-    bool condition_ = true, goes_on_;
-    Shape next_condition_;
-    const Tensor number_tensor_;
-    Tensor condition_tensor_{Type::boolean, Where::host, Shape(), &condition_};
+    HostPart& on_host_;
   };
 
   template <class T>
@@ -87,6 +170,7 @@ class Loop final : public Repeated {
   }
 
   const Shape number_shape_, condition_shape_;
+  const std::vector<Type> host_types_;  // of what goes on in host memory
   const std::unique_ptr<ops::Op> beyond_;
   const int64_t most_;  // with all that loops around repeat it
 };

@@ -1,7 +1,9 @@
 #include "plugin/model/fusion.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
+#include <utility>
 
 #include "fuse/control_flow.h"
 #include "fuse/groups.h"
@@ -9,6 +11,7 @@
 #include "fuse/whole.h"
 #include "ops/registry.h"
 #include "plugin/host/fence.h"
+#include "plugin/model/carried.h"
 #include "plugin/model/graph_reading.h"
 
 namespace encore::plugin {
@@ -32,8 +35,11 @@ bool has_beginning(const std::vector<const OrtNode*>& nodes) {
 }  // namespace
 
 FusedGraph::FusedGraph(const OrtGraph* graph, const ops::Settings& settings, const Compiled* compiled,
-                       std::set<std::string> on_host)
-    : settings_(settings), compiled_(compiled), on_host_(std::move(on_host)) {
+                       std::set<std::string> on_host, std::map<std::string, const OrtValueInfo*> outer_values)
+    : settings_(settings),
+      compiled_(compiled),
+      on_host_(std::move(on_host)),
+      outer_values_(std::move(outer_values)) {
   for (const OrtNode* node : compiled ? nodes_of(graph) : std::vector<const OrtNode*>()) {
     const GraphNodeInfo info(node);
     const ops::OpRow* const row = ops::find_row(info.domain(), info.op_type(), info.since_version());
@@ -41,6 +47,7 @@ FusedGraph::FusedGraph(const OrtGraph* graph, const ops::Settings& settings, con
       if (info.has_output(i)) on_host_.insert(info.output_value(i));
   }
   for (const OrtNode* node : nodes_of(graph)) add(node);
+  std::ranges::move(handed_on_, std::back_inserter(graph_.nodes));
   sort();
 }
 
@@ -48,11 +55,15 @@ int FusedGraph::number(const OrtValueInfo* value) {
   const char* name = nullptr;
   if (value) check(ort().api->GetValueInfoName(value, &name));
   if (!name || !*name) return -1;
+  if (const auto outer = outer_values_.find(name); outer != outer_values_.end()) return number(outer->second);
   const auto [known, is_new] = numbers_.try_emplace(name, int(graph_.values.size()));
   if (is_new) {
     fuse::Value& made = graph_.values.emplace_back();
     made.name = name;
     made.is_constant = is_constant(value);
+    const OrtValue* constant = nullptr;
+    if (made.is_constant && !outer_values_.empty()) check(ort().api->ValueInfo_GetInitializerValue(value, &constant));
+    if (constant) made.constant = &outgoing_.emplace_back(tensor_of(constant, ops::Where::host));
   }
   return known->second;
 }
@@ -111,7 +122,8 @@ void FusedGraph::add_bodies(const OrtNode* node, fuse::Node& made) {
   const std::vector<NamedBody> bodies = bodies_of(node);
   if (bodies.empty()) return;
   const ByData known =
-      plugin::by_data(node, *compiled_, settings_, [&](const std::string& name) { return on_host_.contains(name); });
+      plugin::by_data(node, *compiled_, settings_, [&](const std::string& name) { return is_on_host(name); });
+  nodes_.emplace(made.info, node);
   struct Form {
     const NamedBody& body;
     ByData by_data;
@@ -125,38 +137,101 @@ void FusedGraph::add_bodies(const OrtNode* node, fuse::Node& made) {
   }
   if (auto beyond = beyond_unrolled(node, *compiled_, settings_, known, forms[0].claim))
     forms.push_back({bodies[0], std::move(beyond->by_data), std::move(beyond->claim)});
-  const std::vector<const OrtValueInfo*> reads = read_inside(node);
+  const std::vector<CarriedValue> carried = carried_values(node);
+  Order order{forms[0].claim.host_carried, forms[0].claim.host_carried.size()};
+  for (size_t i = 0; i < carried.size(); ++i)
+    if (!carried[i].is_unchanged && !std::ranges::count(forms[0].claim.host_carried, i)) order.carried.push_back(i);
+  if (order.carried.size() < carried.size() || order.on_host > 0) arrange(made, order, carried.size());
+  const std::vector<const OrtValueInfo*> reads = read_by_bodies(node);
   for (const OrtValueInfo* value : reads) made.inputs.push_back(see(value));
-  std::erase_if(host_reads, [&](const std::string& value) { return !numbers_.contains(value); });  // of no part's node
-  for (const std::string& value : host_reads) made.inputs.push_back(numbers_.at(value));
+  const auto is_unknown = [&](const std::string& value) { return !numbers_.contains(outer_name(value)); };
+  std::erase_if(host_reads, is_unknown);  // of no part's node
+  for (const std::string& value : host_reads) made.inputs.push_back(numbers_.at(outer_name(value)));
   for (const auto& [body, by_data, claim] : forms) {
     const bool is_loop = made.info->op_type() == "Loop";
     std::set<std::string> on_host = claim.made_on_host;
     on_host.insert(host_reads.begin(), host_reads.end());
-    if (const auto inputs = inputs_of(body.graph); is_loop && !by_data.decides)
+    if (const auto inputs = inputs_of(body.graph); is_loop && !by_data.decides) {
       on_host.insert(inputs.begin(), inputs.begin() + 2);
-    FusedGraph& inside =
-        *bodies_.emplace_back(std::make_unique<FusedGraph>(body.graph, settings_, compiled_, std::move(on_host)));
-    auto plan = std::make_shared<fuse::Plan>(
-        inside.plan_of_body(body.graph, is_loop, is_loop && by_data.decides, reads, host_reads, claim.made_on_host));
+      for (size_t i : claim.host_carried) on_host.insert(inputs[i + 2]);
+    }
+    FusedGraph& inside = *bodies_.emplace_back(std::make_unique<FusedGraph>(
+        body.graph, settings_, compiled_, std::move(on_host), unchanged_values(node)));
+    auto plan = std::make_shared<fuse::Plan>(inside.plan_of_body(body.graph, is_loop, is_loop && by_data.decides, order,
+                                                                 reads, host_reads, claim.made_on_host));
     if (plan->by_data || is_once_beyond(node, *compiled_)) plan->beyond = most_unrolled(node, *compiled_);
     made.bodies.push_back({body.name, std::move(plan)});
   }
 }
 
-fuse::Plan FusedGraph::plan_of_body(const OrtGraph* body, bool is_loop, bool by_data,
+const std::string& FusedGraph::outer_name(const std::string& name) const {
+  const auto outer = outer_values_.find(name);
+  return outer == outer_values_.end() ? name : graph_.values[size_t(numbers_.at(names_of({outer->second})[0]))].name;
+}
+bool FusedGraph::is_on_host(const std::string& name) const {
+  const auto outer = outer_values_.find(name);
+  if (outer == outer_values_.end()) return on_host_.contains(name);
+  return is_constant(outer->second) || on_host_.contains(names_of({outer->second})[0]);
+}
+
+// A Loop's inputs and outputs as its step has them. What it hands on unchanged is as it was before.
+void FusedGraph::arrange(fuse::Node& loop, const Order& order, size_t carried) {
+  const GraphNodeInfo& info = infos_.back();
+  const auto input = [&](size_t i) {
+    const int at = int(i);
+    return fuse::Variant::Slot{info.has_input(at), info.input_type(at), info.input_dims(at), info.constant_input(at)};
+  };
+  const auto output = [&](size_t i) {
+    const int at = int(i);
+    return fuse::Variant::Slot{info.has_output(at), info.output_type(at), info.output_dims(at)};
+  };
+  std::vector<size_t> reads{0, 1}, makes = order.carried;
+  for (size_t i : order.carried) reads.push_back(i + 2);
+  for (size_t i = carried; i < loop.outputs.size(); ++i) makes.push_back(i);
+  std::vector<fuse::Variant::Slot> inputs, outputs;
+  for (size_t i : reads) inputs.push_back(input(i));
+  for (size_t i : makes) outputs.push_back(output(i));
+  fuse::Variant& made = own_infos_.emplace_back("Loop", settings_, std::move(inputs), std::move(outputs));
+  made.set_operator(info.domain(), "Loop", info.since_version());
+  made.set_name(info.name());
+  for (auto& [name, value] : info.attributes()) made.set(name, value);
+  fuse::Node arranged;
+  arranged.info = &made;
+  for (size_t i : reads) arranged.inputs.push_back(loop.inputs[i]);
+  for (size_t i : makes) arranged.outputs.push_back(loop.outputs[i]);
+  nodes_.emplace(&made, info.node());
+  for (size_t i = 0; i < carried; ++i) {
+    if (std::ranges::count(order.carried, i) || !info.has_output(int(i))) continue;
+    fuse::Variant& identity = own_infos_.emplace_back("Identity", settings_, std::vector{input(i + 2)},
+                                                      std::vector{output(i)});
+    identity.set_operator("", "Identity", 16);
+    identity.set_name(info.output_value(int(i)));
+    handed_on_.push_back({&identity, {loop.inputs[i + 2]}, {loop.outputs[i]}});
+  }
+  loop = std::move(arranged);
+}
+
+fuse::Plan FusedGraph::plan_of_body(const OrtGraph* body, bool is_loop, bool by_data, const Order& order,
                                     const std::vector<const OrtValueInfo*>& reads,
                                     const std::set<std::string>& host_reads,
                                     const std::set<std::string>& made_on_host) {
   std::vector<int> inputs, host_inputs, outputs;
-  for (const OrtValueInfo* value : input_values_of(body)) inputs.push_back(see(value));
-  if (is_loop && !by_data) {  // the iteration's number and the condition
-    host_inputs.assign(inputs.begin(), inputs.begin() + 2);
-    inputs.erase(inputs.begin(), inputs.begin() + 2);
+  std::vector<const OrtValueInfo*> comes_in = input_values_of(body), goes_out = output_values_of(body);
+  if (is_loop) {  // behind the iteration's number and the condition, or a condition
+    const auto given = std::exchange(comes_in, {comes_in[0], comes_in[1]}), made = std::exchange(goes_out, {goes_out[0]});
+    for (size_t i : order.carried) comes_in.push_back(given[i + 2]), goes_out.push_back(made[i + 1]);
+    goes_out.insert(goes_out.end(), made.begin() + ptrdiff_t(given.size() - 1), made.end());
+  }
+  for (const OrtValueInfo* value : comes_in) inputs.push_back(see(value));
+  const size_t host_carried = is_loop && !by_data ? order.on_host : 0;
+  if (is_loop && !by_data) {
+    const auto first = inputs.begin(), last = first + 2 + ptrdiff_t(host_carried);
+    host_inputs.assign(first, last);
+    inputs.erase(first, last);
   }
   for (const OrtValueInfo* value : reads) inputs.push_back(see(value));
-  for (const std::string& value : host_reads) host_inputs.push_back(numbers_.at(value));
-  for (const OrtValueInfo* value : output_values_of(body)) {
+  for (const std::string& value : host_reads) host_inputs.push_back(numbers_.at(outer_name(value)));
+  for (const OrtValueInfo* value : goes_out) {
     outputs.push_back(see(value));
     fuse::Value& made = graph_.values[size_t(outputs.back())];
     const OrtValue* constant = nullptr;
@@ -168,8 +243,10 @@ fuse::Plan FusedGraph::plan_of_body(const OrtGraph* body, bool is_loop, bool by_
     node.takable = std::ranges::none_of(node.outputs, [&](int value) {
       return value >= 0 && made_on_host.contains(graph_.values[size_t(value)].name);
     });
+  const size_t host_outputs = is_loop && !by_data ? 1 + host_carried : 0;
   return fuse::plan_of_body(
-      graph_, {std::move(inputs), std::move(host_inputs), std::move(outputs), size_t(is_loop && !by_data), by_data},
+      graph_,
+      {std::move(inputs), std::move(host_inputs), std::move(outputs), host_outputs, host_carried, by_data},
       reads.size(), settings_);
 }
 
@@ -234,7 +311,7 @@ std::map<const OrtNode*, std::string> FusedGraph::refused_bodies(const std::stri
     if (!graph_.values[size_t(value)].is_constant && !made.contains(value)) inputs.push_back(value);
   std::map<const OrtNode*, std::string> refused;
   for (auto& [step, why] : fuse::refused_bodies(fuse::plan_of(graph_, std::move(inputs), {}), dim, longest))
-    refused.emplace(static_cast<const GraphNodeInfo*>(graph_.nodes[size_t(step)].info)->node(), std::move(why));
+    refused.emplace(nodes_.at(graph_.nodes[size_t(step)].info), std::move(why));
   return refused;
 }
 
