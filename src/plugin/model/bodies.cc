@@ -239,6 +239,13 @@ bool have_same_shape(const OrtValueInfo* one, const OrtValueInfo* other, bool if
   return true;
 }
 
+// What the model calls dimensions aside.
+bool may_have_same_shape(const OrtValueInfo* one, const OrtValueInfo* other) {
+  const auto dims = type_of(one).dims, other_dims = type_of(other).dims;
+  return !dims || !other_dims ||
+         std::ranges::equal(*dims, *other_dims, [](int64_t a, int64_t b) { return a < 0 || b < 0 || a == b; });
+}
+
 size_t carried_by(const NamedBody& loop) { return input_values_of(loop.graph).size() - 2; }
 
 bool holds(const OrtValueInfo* constant) {
@@ -283,7 +290,7 @@ bool is_short(const OrtNode* loop, const Compiled& compiled) {
 
 // All shapes are to be known before data on the device decides; exporters tell few of a loop's values, which most often
 // keep theirs, and where one does not, no graph is captured.
-std::string why_not_by_data(const OrtNode* node, const Compiled& compiled, bool has_count) {
+std::string why_not_by_data(const OrtNode* node, const Compiled& compiled, const ByData& by_data) {
   const GraphNodeInfo info(node);
   const std::string label = label_of(info);
   const std::vector<NamedBody> bodies = bodies_of(node);
@@ -299,10 +306,11 @@ std::string why_not_by_data(const OrtNode* node, const Compiled& compiled, bool 
   }
   const std::vector<CarriedValue> carried = carried_values(node);
   const auto begins = input_values_of(bodies[0].graph);
-  if (!compiled.fetches && !has_count && collects_by_data(node))
+  if (!compiled.fetches && !by_data.has_count && collects_by_data(node))
     return text("data decides how often ", label, " runs, which collects outputs");
   for (size_t i = 0; i < carried.size(); ++i)  // behind the iteration's number and the condition; or a condition
     if (!carried[i].is_unchanged && !have_same_shape(begins[i + 2], made[i + 1], true) &&
+        !(by_data.host_carries && may_have_same_shape(begins[i + 2], made[i + 1])) &&
         (is_read(node, i) || !is_short(node, compiled)))
       return text("data decides how often ", label, " runs, whose value '", names_of({begins[i + 2]})[0],
                   "' may change its shape; a buffer of the most that there will be, of which a part is written, keeps ",
@@ -393,7 +401,7 @@ BodyClaim examine_bodies(const OrtNode* node, const Compiled& compiled, const op
                          const ByData& by_data) {
   BodyClaim all;
   all.why_not = why_not_run(node, compiled, by_data.decides);
-  if (all.why_not.empty() && by_data.decides) all.why_not = why_not_by_data(node, compiled, by_data.has_count);
+  if (all.why_not.empty() && by_data.decides) all.why_not = why_not_by_data(node, compiled, by_data);
   for (const NamedBody& body : bodies_of(node)) {
     BodyClaim claim = examine_body(node, body, compiled, settings, by_data);
     if (all.why_not.empty()) all.why_not = std::move(claim.why_not);
@@ -449,8 +457,8 @@ bool is_once_beyond(const OrtNode* node, const Compiled& compiled) {
 std::optional<Beyond> beyond_unrolled(const OrtNode* node, const Compiled& compiled, const ops::Settings& settings,
                                       const ByData& known, const BodyClaim& claim) {
   const GraphNodeInfo info(node);
-  if (info.op_type() != "Loop" || known.decides || !info.has_input(0) || info.constant_input(0)) return std::nullopt;
-  if (!hands_on_condition(node)) return std::nullopt;
+  if (info.op_type() != "Loop" || known.decides || info.constant_input(0)) return std::nullopt;
+  if (!info.has_input(0) && hands_on_condition(node)) return std::nullopt;
   Beyond beyond{known, {}};
   beyond.by_data.decides = beyond.by_data.has_count = true;
   beyond.claim = examine_bodies(node, compiled, settings, beyond.by_data);

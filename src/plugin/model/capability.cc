@@ -122,8 +122,7 @@ class Examination {
     placement_.has_lone_parts = parts == Parts::all_regions;
     if (parts != Parts::whole) {
       for (Claim::Declined& node : claim.control_flow) see_bodies(node);
-      let_data_decide(placement_, on_cpu);
-      if (loop_) leave_what_the_host_makes(on_cpu);
+      let_data_decide(placement_, loop_ ? leave_what_the_host_makes(on_cpu) : on_cpu);
       std::map<size_t, int> lost;
       std::vector<int> part_of = regions(placement_, on_cpu, &lost);
       for (Claim::Declined& node : claim.control_flow) {
@@ -140,8 +139,8 @@ class Examination {
 
   // What computes a loop's next condition by itself, with numbers that the host may have, is in no region of the body's.
   // Were it in one, only the device would have what it makes. Nor is what hands a value on as it is. Of what the loop
-  // begins with onnxruntime tells nothing here.
-  void leave_what_the_host_makes(const std::vector<bool>& on_cpu) {
+  // begins with onnxruntime tells nothing here. Gives all that may be made on the host.
+  std::vector<bool> leave_what_the_host_makes(const std::vector<bool>& on_cpu) {
     const std::vector<CarriedValue> values = carried_values(loop_);
     std::set<std::string> unchanged;
     for (const CarriedValue& value : values)
@@ -149,7 +148,7 @@ class Examination {
     for (size_t n = 0; n < nodes_.size(); ++n)
       for (int value : placement_.nodes[n].outputs)
         if (value >= 0 && unchanged.contains(name_of(value))) placement_.nodes[n].may_join = false;
-    if (may_go_by_data(loop_, *compiled_)) return;
+    if (may_go_by_data(loop_, *compiled_)) return on_cpu;
     PlacementGraph body = placement_;
     std::vector<Carried> carried;
     for (size_t value = 0; value < body.from_outside.size(); ++value)
@@ -163,14 +162,17 @@ class Examination {
         carried.push_back({known->second, next->second});
     }
     const auto condition = numbers_.find(wanted_on_host_);
-    if (condition == numbers_.end()) return;
+    if (condition == numbers_.end()) return on_cpu;
     body.nodes.push_back({"the next condition", {condition->second}, {}, {true}, {}});
     body.nodes.back().claimable = true;
-    const std::vector<bool> on_host = carried_on_host(body, carried).nodes;
+    std::vector<bool> on_host = carried_on_host(body, carried).nodes;
     for (size_t n = 0; n < nodes_.size(); ++n)  // unless data makes the condition
-      if (!on_host[n] && std::ranges::count(body.nodes[n].outputs, condition->second)) return;
-    for (size_t n = 0; n < nodes_.size(); ++n)
+      if (!on_host[n] && std::ranges::count(body.nodes[n].outputs, condition->second)) return on_cpu;
+    for (size_t n = 0; n < nodes_.size(); ++n) {
       if (on_host[n] && !on_cpu[n]) placement_.nodes[n].may_join = false;
+      if (on_cpu[n]) on_host[n] = true;
+    }
+    return on_host;
   }
 
   void see_as_a_part(size_t n) {
