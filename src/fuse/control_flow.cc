@@ -15,9 +15,7 @@ std::vector<Type> types_of(const Plan& body, size_t from) {
   return types;
 }
 
-size_t host_carried(const Step& step) {
-  return step.bodies.empty() ? 0 : step.bodies[0].plan->host_carried;
-}
+size_t host_carried(const Step& step) { return step.bodies.empty() ? 0 : step.bodies[0].plan->host_carried; }
 
 size_t host_captures(const Step& step) {
   if (step.bodies.empty()) return 0;

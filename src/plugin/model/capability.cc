@@ -137,9 +137,9 @@ class Examination {
     return host_part(placement_, whole).lacking.empty() ? whole : std::vector<int>();
   }
 
-  // What computes a loop's next condition by itself, with numbers that the host may have, is in no region of the body's.
-  // Were it in one, only the device would have what it makes. Nor is what hands a value on as it is. Of what the loop
-  // begins with onnxruntime tells nothing here. Gives all that may be made on the host.
+  // What computes a loop's next condition by itself, with numbers that the host may have, is in no region of the
+  // body's. Were it in one, only the device would have what it makes. Nor is what hands a value on as it is. Of what
+  // the loop begins with onnxruntime tells nothing here. Gives all that may be made on the host.
   std::vector<bool> leave_what_the_host_makes(const std::vector<bool>& on_cpu) {
     const std::vector<CarriedValue> values = carried_values(loop_);
     std::set<std::string> unchanged;
@@ -344,7 +344,7 @@ class Examination {
   const Compiled* const compiled_;
   std::vector<const OrtNode*> nodes_;
   bool is_body_ = false;
-  const OrtNode* loop_ = nullptr;  // whose body it is
+  const OrtNode* loop_ = nullptr;     // whose body it is
   std::vector<std::string> on_host_;  // values by name
   std::string wanted_on_host_;        // likewise
   std::unordered_map<const OrtNode*, size_t> places_;

@@ -36,10 +36,7 @@ bool has_beginning(const std::vector<const OrtNode*>& nodes) {
 
 FusedGraph::FusedGraph(const OrtGraph* graph, const ops::Settings& settings, const Compiled* compiled,
                        std::set<std::string> on_host, std::map<std::string, const OrtValueInfo*> outer_values)
-    : settings_(settings),
-      compiled_(compiled),
-      on_host_(std::move(on_host)),
-      outer_values_(std::move(outer_values)) {
+    : settings_(settings), compiled_(compiled), on_host_(std::move(on_host)), outer_values_(std::move(outer_values)) {
   for (const OrtNode* node : compiled ? nodes_of(graph) : std::vector<const OrtNode*>()) {
     const GraphNodeInfo info(node);
     const ops::OpRow* const row = ops::find_row(info.domain(), info.op_type(), info.since_version());
@@ -155,8 +152,8 @@ void FusedGraph::add_bodies(const OrtNode* node, fuse::Node& made) {
       on_host.insert(inputs.begin(), inputs.begin() + 2);
       for (size_t i : claim.host_carried) on_host.insert(inputs[i + 2]);
     }
-    FusedGraph& inside = *bodies_.emplace_back(std::make_unique<FusedGraph>(
-        body.graph, settings_, compiled_, std::move(on_host), unchanged_values(node)));
+    FusedGraph& inside = *bodies_.emplace_back(
+        std::make_unique<FusedGraph>(body.graph, settings_, compiled_, std::move(on_host), unchanged_values(node)));
     auto plan = std::make_shared<fuse::Plan>(inside.plan_of_body(body.graph, is_loop, is_loop && by_data.decides, order,
                                                                  reads, host_reads, claim.made_on_host));
     if (plan->by_data || is_once_beyond(node, *compiled_)) plan->beyond = most_unrolled(node, *compiled_);
@@ -202,8 +199,8 @@ void FusedGraph::arrange(fuse::Node& loop, const Order& order, size_t carried) {
   nodes_.emplace(&made, info.node());
   for (size_t i = 0; i < carried; ++i) {
     if (std::ranges::count(order.carried, i) || !info.has_output(int(i))) continue;
-    fuse::Variant& identity = own_infos_.emplace_back("Identity", settings_, std::vector{input(i + 2)},
-                                                      std::vector{output(i)});
+    fuse::Variant& identity =
+        own_infos_.emplace_back("Identity", settings_, std::vector{input(i + 2)}, std::vector{output(i)});
     identity.set_operator("", "Identity", 16);
     identity.set_name(info.output_value(int(i)));
     handed_on_.push_back({&identity, {loop.inputs[i + 2]}, {loop.outputs[i]}});
@@ -218,7 +215,8 @@ fuse::Plan FusedGraph::plan_of_body(const OrtGraph* body, bool is_loop, bool by_
   std::vector<int> inputs, host_inputs, outputs;
   std::vector<const OrtValueInfo*> comes_in = input_values_of(body), goes_out = output_values_of(body);
   if (is_loop) {  // behind the iteration's number and the condition, or a condition
-    const auto given = std::exchange(comes_in, {comes_in[0], comes_in[1]}), made = std::exchange(goes_out, {goes_out[0]});
+    const auto given = std::exchange(comes_in, {comes_in[0], comes_in[1]}),
+               made = std::exchange(goes_out, {goes_out[0]});
     for (size_t i : order.carried) comes_in.push_back(given[i + 2]), goes_out.push_back(made[i + 1]);
     goes_out.insert(goes_out.end(), made.begin() + ptrdiff_t(given.size() - 1), made.end());
   }
@@ -245,8 +243,7 @@ fuse::Plan FusedGraph::plan_of_body(const OrtGraph* body, bool is_loop, bool by_
     });
   const size_t host_outputs = is_loop && !by_data ? 1 + host_carried : 0;
   return fuse::plan_of_body(
-      graph_,
-      {std::move(inputs), std::move(host_inputs), std::move(outputs), host_outputs, host_carried, by_data},
+      graph_, {std::move(inputs), std::move(host_inputs), std::move(outputs), host_outputs, host_carried, by_data},
       reads.size(), settings_);
 }
 

@@ -76,12 +76,12 @@ class FusedGraph {
 
   const ops::Settings settings_;
   const Compiled* const compiled_;
-  std::set<std::string> on_host_;                             // values by name
+  std::set<std::string> on_host_;                            // values by name
   std::map<std::string, const OrtValueInfo*> outer_values_;  // what inputs of this body are
   fuse::Graph graph_;
   std::deque<GraphNodeInfo> infos_;  // of the nodes
   std::deque<fuse::Variant> own_infos_;
-  std::vector<fuse::Node> handed_on_;  // by loops, as it is
+  std::vector<fuse::Node> handed_on_;                     // by loops, as it is
   std::map<const ops::NodeInfo*, const OrtNode*> nodes_;  // with bodies
   std::vector<std::unique_ptr<FusedGraph>> bodies_;
   std::deque<ops::Tensor> outgoing_;  // constants that are outputs
