@@ -35,12 +35,6 @@ struct View {
   int inner, outer;
 };
 
-// An operator of fusion's choice. Its domain is kFusions if no model has it.
-struct Operator {
-  std::string domain, name;
-  int since_version = 1;
-  ops::Attributes attributes = {};
-};
 Operator operator_of(const NodeInfo& node);
 inline constexpr const char* kFusions = "encore";
 

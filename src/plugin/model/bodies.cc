@@ -10,6 +10,7 @@
 #include "plugin/model/few_numbers.h"
 #include "plugin/model/graph_reading.h"
 #include "plugin/model/placement.h"
+#include "plugin/model/scan_axes.h"
 
 namespace encore::plugin {
 namespace {
@@ -203,8 +204,13 @@ class Examination {
 // As often as a loop's body runs, as far as constants tell; once if they don't.
 int64_t times_known(const GraphNodeInfo& loop) {
   if (loop.op_type() == "Scan") {
-    const auto dims = loop.input_dims(loop.input_count() - 1);  // of what is scanned
-    return dims && !dims->empty() ? std::max<int64_t>((*dims)[0], 1) : 1;
+    const int last = loop.input_count() - 1;  // of what is scanned
+    const auto dims = loop.input_dims(last);
+    const auto axes = scan_axes(loop.node());
+    size_t axis = 0;
+    for (const ScanAxis& one : axes ? axes->inputs : std::vector<ScanAxis>())
+      if (one.slot == size_t(last)) axis = size_t(one.to_front[0]);
+    return dims && !dims->empty() ? std::max<int64_t>((*dims)[axis], 1) : 1;
   }
   const ops::Tensor* const trips = loop.op_type() == "Loop" ? loop.constant_input(0) : nullptr;
   return trips && trips->count() == 1 ? *trips->as<const int64_t>() : 1;
@@ -330,9 +336,8 @@ std::string why_not_run(const OrtNode* node, const Compiled& compiled, bool by_d
     if (count && count->count() == 1 && *count->as<const int64_t>() > most_unrolled(node, compiled))
       return text(ops::label_of(info), " has too many iterations");
   }
-  for (const char* axes : {"scan_input_axes", "scan_output_axes"})
-    for (int64_t axis : info.find_ints(axes).value_or(std::vector<int64_t>()))
-      if (axis != 0) return text(ops::label_of(info), " scans along another dimension than the first");
+  if (!scan_axes(node))
+    return text(ops::label_of(info), " scans along a dimension of which the model does not tell that it is there");
   return {};
 }
 

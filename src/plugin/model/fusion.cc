@@ -44,7 +44,7 @@ FusedGraph::FusedGraph(const OrtGraph* graph, const ops::Settings& settings, con
       if (info.has_output(i)) on_host_.insert(info.output_value(i));
   }
   for (const OrtNode* node : nodes_of(graph)) add(node);
-  std::ranges::move(handed_on_, std::back_inserter(graph_.nodes));
+  std::ranges::move(beside_, std::back_inserter(graph_.nodes));
   sort();
 }
 
@@ -120,7 +120,6 @@ void FusedGraph::add_bodies(const OrtNode* node, fuse::Node& made) {
   if (bodies.empty()) return;
   const ByData known =
       plugin::by_data(node, *compiled_, settings_, [&](const std::string& name) { return is_on_host(name); });
-  nodes_.emplace(made.info, node);
   struct Form {
     const NamedBody& body;
     ByData by_data;
@@ -134,11 +133,13 @@ void FusedGraph::add_bodies(const OrtNode* node, fuse::Node& made) {
   }
   if (auto beyond = beyond_unrolled(node, *compiled_, settings_, known, forms[0].claim))
     forms.push_back({bodies[0], std::move(beyond->by_data), std::move(beyond->claim)});
+  read_constants_of(made);
   const std::vector<CarriedValue> carried = carried_values(node);
   Order order{forms[0].claim.host_carried, forms[0].claim.host_carried.size()};
   for (size_t i = 0; i < carried.size(); ++i)
     if (!carried[i].is_unchanged && !std::ranges::count(forms[0].claim.host_carried, i)) order.carried.push_back(i);
   if (order.carried.size() < carried.size() || order.on_host > 0) arrange(made, order, carried.size());
+  if (const auto axes = scan_axes(node); axes && (!axes->inputs.empty() || !axes->outputs.empty())) turn(made, *axes);
   const std::vector<const OrtValueInfo*> reads = read_by_bodies(node);
   for (const OrtValueInfo* value : reads) made.inputs.push_back(see(value));
   const auto is_unknown = [&](const std::string& value) { return !numbers_.contains(outer_name(value)); };
@@ -161,51 +162,64 @@ void FusedGraph::add_bodies(const OrtNode* node, fuse::Node& made) {
   }
 }
 
-const std::string& FusedGraph::outer_name(const std::string& name) const {
+std::string FusedGraph::outer_name(const std::string& name) const {
   const auto outer = outer_values_.find(name);
-  return outer == outer_values_.end() ? name : graph_.values[size_t(numbers_.at(names_of({outer->second})[0]))].name;
+  return outer == outer_values_.end() ? name : names_of({outer->second})[0];
 }
 bool FusedGraph::is_on_host(const std::string& name) const {
   const auto outer = outer_values_.find(name);
-  if (outer == outer_values_.end()) return on_host_.contains(name);
-  return is_constant(outer->second) || on_host_.contains(names_of({outer->second})[0]);
+  return (outer != outer_values_.end() && is_constant(outer->second)) || on_host_.contains(outer_name(name));
 }
 
 // A Loop's inputs and outputs as its step has them. What it hands on unchanged is as it was before.
 void FusedGraph::arrange(fuse::Node& loop, const Order& order, size_t carried) {
-  const GraphNodeInfo& info = infos_.back();
-  const auto input = [&](size_t i) {
-    const int at = int(i);
-    return fuse::Variant::Slot{info.has_input(at), info.input_type(at), info.input_dims(at), info.constant_input(at)};
-  };
-  const auto output = [&](size_t i) {
-    const int at = int(i);
-    return fuse::Variant::Slot{info.has_output(at), info.output_type(at), info.output_dims(at)};
-  };
-  std::vector<size_t> reads{0, 1}, makes = order.carried;
-  for (size_t i : order.carried) reads.push_back(i + 2);
-  for (size_t i = carried; i < loop.outputs.size(); ++i) makes.push_back(i);
-  std::vector<fuse::Variant::Slot> inputs, outputs;
-  for (size_t i : reads) inputs.push_back(input(i));
-  for (size_t i : makes) outputs.push_back(output(i));
-  fuse::Variant& made = own_infos_.emplace_back("Loop", settings_, std::move(inputs), std::move(outputs));
-  made.set_operator(info.domain(), "Loop", info.since_version());
-  made.set_name(info.name());
-  for (auto& [name, value] : info.attributes()) made.set(name, value);
-  fuse::Node arranged;
-  arranged.info = &made;
-  for (size_t i : reads) arranged.inputs.push_back(loop.inputs[i]);
-  for (size_t i : makes) arranged.outputs.push_back(loop.outputs[i]);
-  nodes_.emplace(&made, info.node());
-  for (size_t i = 0; i < carried; ++i) {
-    if (std::ranges::count(order.carried, i) || !info.has_output(int(i))) continue;
-    fuse::Variant& identity =
-        own_infos_.emplace_back("Identity", settings_, std::vector{input(i + 2)}, std::vector{output(i)});
-    identity.set_operator("", "Identity", 16);
-    identity.set_name(info.output_value(int(i)));
-    handed_on_.push_back({&identity, {loop.inputs[i + 2]}, {loop.outputs[i]}});
+  loop.own = std::make_shared<const fuse::Operator>(fuse::operator_of(*loop.info));
+  const auto inputs = std::exchange(loop.inputs, {loop.inputs[0], loop.inputs[1]}),
+             outputs = std::exchange(loop.outputs, {});
+  for (size_t i : order.carried) {
+    loop.inputs.push_back(inputs[i + 2]);
+    loop.outputs.push_back(outputs[i]);
   }
-  loop = std::move(arranged);
+  loop.outputs.insert(loop.outputs.end(), outputs.begin() + ptrdiff_t(carried), outputs.end());
+  for (size_t i = 0; i < carried; ++i)
+    if (!std::ranges::count(order.carried, i) && outputs[i] >= 0)
+      add_beside(loop, {ops::kOnnx, "Identity", 16}, inputs[i + 2], outputs[i]);
+}
+
+// A Scan goes along first dimensions: what it reads is turned before, and what it collects behind.
+void FusedGraph::turn(fuse::Node& scan, const ScanAxes& axes) {
+  fuse::Operator op = fuse::operator_of(*scan.info);
+  for (const char* given : {"scan_input_axes", "scan_output_axes"}) op.attributes.erase(given);
+  scan.own = std::make_shared<const fuse::Operator>(std::move(op));
+  const auto transpose = [](const std::vector<int64_t>& order) {
+    return fuse::Operator{ops::kOnnx, "Transpose", 13, {{"perm", order}}};
+  };
+  for (const ScanAxis& axis : axes.inputs) {
+    int& input = scan.inputs[axis.slot];
+    const int to = turned(input, axis.to_front);
+    add_beside(scan, transpose(axis.to_front), std::exchange(input, to), to);
+  }
+  for (const ScanAxis& axis : axes.outputs) {
+    int& output = scan.outputs[axis.slot];
+    if (output < 0) continue;
+    const int from = turned(output, axis.to_front);
+    add_beside(scan, transpose(axis.from_front), from, std::exchange(output, from));
+  }
+}
+
+int FusedGraph::turned(int value, const std::vector<int64_t>& order) {
+  fuse::Value made = graph_.values[size_t(value)];
+  made.name += " turned";
+  made.is_constant = made.is_output = false;
+  made.constant = nullptr;
+  if (made.dims) made.dims = fuse::permuted(*made.dims, order);
+  graph_.values.push_back(std::move(made));
+  return int(graph_.values.size()) - 1;
+}
+
+void FusedGraph::add_beside(const fuse::Node& node, fuse::Operator op, int input, int output) {
+  fuse::Node& made = beside_.emplace_back(fuse::Node{node.info, {input}, {output}});
+  made.own = std::make_shared<const fuse::Operator>(std::move(op));
 }
 
 fuse::Plan FusedGraph::plan_of_body(const OrtGraph* body, bool is_loop, bool by_data, const Order& order,
@@ -262,10 +276,13 @@ void FusedGraph::sort() {
 
 void FusedGraph::read_constants() {
   for (const fuse::Node& node : graph_.nodes)
-    for (size_t i = 0; i < node.inputs.size(); ++i)
-      if (node.inputs[i] >= 0)
-        if (fuse::Value& value = graph_.values[size_t(node.inputs[i])]; value.is_constant && !value.constant)
-          value.constant = node.info->constant_input(int(i));
+    if (!node.own) read_constants_of(node);
+}
+void FusedGraph::read_constants_of(const fuse::Node& node) {
+  for (size_t i = 0; i < node.inputs.size(); ++i)
+    if (node.inputs[i] >= 0)
+      if (fuse::Value& value = graph_.values[size_t(node.inputs[i])]; value.is_constant && !value.constant)
+        value.constant = node.info->constant_input(int(i));
 }
 
 FusedGraph::Ends FusedGraph::ends_of(const GraphNodeInfo& fused) {
@@ -308,7 +325,7 @@ std::map<const OrtNode*, std::string> FusedGraph::refused_bodies(const std::stri
     if (!graph_.values[size_t(value)].is_constant && !made.contains(value)) inputs.push_back(value);
   std::map<const OrtNode*, std::string> refused;
   for (auto& [step, why] : fuse::refused_bodies(fuse::plan_of(graph_, std::move(inputs), {}), dim, longest))
-    refused.emplace(nodes_.at(graph_.nodes[size_t(step)].info), std::move(why));
+    refused.emplace(static_cast<const GraphNodeInfo*>(graph_.nodes[size_t(step)].info)->node(), std::move(why));
   return refused;
 }
 

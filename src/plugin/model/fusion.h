@@ -13,6 +13,7 @@
 #include "fuse/padded_run.h"
 #include "plugin/model/bodies.h"
 #include "plugin/model/node_info.h"
+#include "plugin/model/scan_axes.h"
 
 namespace encore::plugin {
 
@@ -62,10 +63,13 @@ class FusedGraph {
     size_t on_host = 0;
   };
   void arrange(fuse::Node& loop, const Order& order, size_t carried);
+  void turn(fuse::Node& scan, const ScanAxes& axes);
+  int turned(int value, const std::vector<int64_t>& order);
+  void add_beside(const fuse::Node& node, fuse::Operator op, int input, int output);
   fuse::Plan plan_of_body(const OrtGraph* body, bool is_loop, bool by_data, const Order& order,
                           const std::vector<const OrtValueInfo*>& reads, const std::set<std::string>& host_reads,
                           const std::set<std::string>& made_on_host);
-  const std::string& outer_name(const std::string& name) const;
+  std::string outer_name(const std::string& name) const;
   bool is_on_host(const std::string& name) const;
   int see(const OrtValueInfo* value, ops::Type type, const std::optional<std::vector<int64_t>>& dims);
   int see(const OrtValueInfo* value);
@@ -73,6 +77,7 @@ class FusedGraph {
   int64_t symbol(const std::string& name);
   void sort();
   void read_constants();
+  void read_constants_of(const fuse::Node& node);
 
   const ops::Settings settings_;
   const Compiled* const compiled_;
@@ -80,9 +85,7 @@ class FusedGraph {
   std::map<std::string, const OrtValueInfo*> outer_values_;  // what inputs of this body are
   fuse::Graph graph_;
   std::deque<GraphNodeInfo> infos_;  // of the nodes
-  std::deque<fuse::Variant> own_infos_;
-  std::vector<fuse::Node> handed_on_;                     // by loops, as it is
-  std::map<const ops::NodeInfo*, const OrtNode*> nodes_;  // with bodies
+  std::vector<fuse::Node> beside_;   // what nodes with bodies leave to others
   std::vector<std::unique_ptr<FusedGraph>> bodies_;
   std::deque<ops::Tensor> outgoing_;  // constants that are outputs
   std::unordered_map<std::string, int> numbers_;
