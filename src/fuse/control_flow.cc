@@ -15,10 +15,13 @@ std::vector<Type> types_of(const Plan& body, size_t from) {
   return types;
 }
 
+size_t host_carried(const Step& step) { return step.bodies.empty() ? 0 : step.bodies[0].plan->host_carried; }
+
 size_t host_captures(const Step& step) {
   if (step.bodies.empty()) return 0;
   const Plan& body = *step.bodies[0].plan;
-  const size_t all = body.host_inputs.size(), own = step.node->op_type() == "Loop" && !body.by_data ? 2 : 0;
+  const bool has_own = step.node->op_type() == "Loop" && !body.by_data;
+  const size_t all = body.host_inputs.size(), own = has_own ? 2 + body.host_carried : 0;
   return all - std::min(all, own);
 }
 
@@ -26,6 +29,7 @@ Plan plan_of_body(const Graph& body, BodyEnds ends, size_t outer_inputs, const o
   Plan plan = plan_of(body, std::move(ends.inputs), std::move(ends.outputs));
   plan.host_inputs = std::move(ends.host_inputs);
   plan.outer_inputs = outer_inputs;
+  plan.host_carried = ends.host_carried;
   plan.by_data = ends.by_data;
   plan.settings = settings;
   std::set<int> made;

@@ -59,6 +59,13 @@ struct Body {
   std::shared_ptr<Plan> plan;
 };
 
+// An operator of fusion's choice. Its domain is kFusions if no model has it.
+struct Operator {
+  std::string domain, name;
+  int since_version = 1;
+  ops::Attributes attributes = {};
+};
+
 struct Node {
   const NodeInfo* info;
   std::vector<int> inputs, outputs;   // values; -1 where absent
@@ -69,6 +76,8 @@ struct Node {
   // before.
   std::vector<Body> bodies = {};
   std::shared_ptr<const ops::Op> compiled = {};
+  // What it is if `info` says so only of the node that it comes from: of this it is a part, or it has other ends.
+  std::shared_ptr<const Operator> own = {};
 };
 
 struct Graph {

@@ -22,25 +22,12 @@ std::vector<std::string> names_of_values(const Plan& body) {
   return names;
 }
 
-// Whether the body's next condition is the one that it is given, or always holds.
-bool hands_on_condition(const Plan& body) {
-  for (int value = body.outputs.at(0);;) {
-    if (value == body.inputs.at(1)) return true;
-    if (const Tensor* const constant = body.values[size_t(value)].constant)
-      return constant->count() == 1 && *constant->as<const bool>();
-    const auto makes = [&](const Step& step) { return std::ranges::count(step.outputs, value) > 0; };
-    const auto step = std::ranges::find_if(body.steps, makes);
-    if (step == body.steps.end() || !step->is_operator() || step->node->op_type() != "Identity") return false;
-    value = step->inputs.at(0);
-  }
-}
-
 // Has the iteration's number and the condition on the device. What is collected is as long as the host says, if it has
 // the count and no condition ends the loop before; otherwise a graph has room for it.
 class LoopByData final : public Repeated {
  public:
-  LoopByData(Plan& plan, std::vector<bool> is_reversed)
-      : LoopByData(plan, shape_of_one(plan, plan.inputs.at(0)), shape_of_one(plan, plan.inputs.at(1)),
+  LoopByData(Plan& plan, bool has_count, std::vector<bool> is_reversed)
+      : LoopByData(plan, shape_of_one(plan, plan.inputs.at(0)), shape_of_one(plan, plan.inputs.at(1)), has_count,
                    std::move(is_reversed)) {}
   void run(ops::Context& context) const override {
     ops::IterationLimits limits{.count_on_host = std::numeric_limits<int64_t>::max(), .condition_on_host = true};
@@ -67,8 +54,8 @@ class LoopByData final : public Repeated {
  private:
   static constexpr int kOwn = 2;  // as Loop's
 
-  LoopByData(Plan& plan, Shape number, Shape condition, std::vector<bool> is_reversed)
-      : LoopByData(plan, number, condition, hands_on_condition(plan), names_of_values(plan), plan.beyond) {
+  LoopByData(Plan& plan, Shape number, Shape condition, bool has_count, std::vector<bool> is_reversed)
+      : LoopByData(plan, number, condition, has_count || hands_on_condition(plan), names_of_values(plan), plan.beyond) {
     is_reversed_ = std::move(is_reversed);
     is_reversed_.resize(unmade_.size());
   }
@@ -298,8 +285,21 @@ class LoopByData final : public Repeated {
 
 }  // namespace
 
-std::unique_ptr<ops::Op> make_loop_by_data(Plan& body, std::vector<bool> is_reversed) {
-  return std::make_unique<LoopByData>(body, std::move(is_reversed));
+bool hands_on_condition(const Plan& body) {
+  const int given = (body.by_data ? body.inputs : body.host_inputs).at(1);
+  for (int value = body.outputs.at(0);;) {
+    if (value == given) return true;
+    if (const Tensor* const constant = body.values[size_t(value)].constant)
+      return constant->count() == 1 && *constant->as<const bool>();
+    const auto makes = [&](const Step& step) { return std::ranges::count(step.outputs, value) > 0; };
+    const auto step = std::ranges::find_if(body.steps, makes);
+    if (step == body.steps.end() || !step->is_operator() || step->node->op_type() != "Identity") return false;
+    value = step->inputs.at(0);
+  }
+}
+
+std::unique_ptr<ops::Op> make_loop_by_data(Plan& body, bool has_count, std::vector<bool> is_reversed) {
+  return std::make_unique<LoopByData>(body, has_count, std::move(is_reversed));
 }
 
 }  // namespace encore::fuse

@@ -186,9 +186,13 @@ class Walk {
     const Plan& first = *step.bodies[0].plan;
     const size_t scanned = size_t(is_scan ? step.node->get_int("num_scan_inputs", 0) : 0);
     const size_t told = is_loop && first.by_data ? 2 : 0;  // on the device: the iteration's number and the condition
-    const size_t carried = own == 1 ? 0 : first.inputs.size() - first.outer_inputs - scanned - told;
+    const size_t on_host = first.host_carried;
+    const size_t carried = own == 1 ? 0 : on_host + first.inputs.size() - first.outer_inputs - scanned - told;
     for (size_t i = 0; i < carried + scanned; ++i) move(inputs[i], i < carried ? 0 : -1, step);
     const std::vector<Axes> begins(inputs.begin(), inputs.begin() + ptrdiff_t(carried));
+    if (on_host > 0)
+      std::rotate(inputs.begin(), inputs.begin() + ptrdiff_t(on_host),
+                  inputs.begin() + ptrdiff_t(on_host + first.inputs.size()));
     if (is_loop) inputs.insert(inputs.begin() + ptrdiff_t(told ? 0 : first.inputs.size()), 2, Axes());
     std::vector<Outgoing> made = through(step.bodies[0], inputs);
     if (is_loop && !made[0].axes.empty()) refuse("may end by its length, or by its rows");

@@ -68,6 +68,10 @@ Plan plan_of(const Graph& graph, std::vector<int> inputs, std::vector<int> outpu
     const Runs runs = node.takable ? Runs::on_device : node.is_free ? Runs::on_host : Runs::elsewhere;
     Step& step = plan.steps.emplace_back(Step{borrowed(*node.info), node.inputs, node.outputs, runs, {int(n)}});
     if (node.compiled) step.node = plan.step({kFusions, "Region"}, node.info->name(), node.inputs, node.outputs).node;
+    if (node.own) {
+      const std::string& name = node.bodies.empty() ? plan.values[size_t(node.outputs[0])].name : node.info->name();
+      step.node = plan.step(*node.own, name, node.inputs, node.outputs).node;
+    }
     step.compiled = node.compiled;
     step.bodies = node.bodies;
   }

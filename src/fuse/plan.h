@@ -35,12 +35,6 @@ struct View {
   int inner, outer;
 };
 
-// An operator of fusion's choice. Its domain is kFusions if no model has it.
-struct Operator {
-  std::string domain, name;
-  int since_version = 1;
-  ops::Attributes attributes = {};
-};
 Operator operator_of(const NodeInfo& node);
 inline constexpr const char* kFusions = "encore";
 
@@ -56,6 +50,9 @@ struct Plan {
   // from outside.
   std::vector<int> host_inputs;
   size_t outer_inputs = 0;
+  // Of a Loop's: values that go on in host memory, which are there behind the iteration's number and the condition, and
+  // are made behind the next condition.
+  size_t host_carried = 0;
   bool by_data = false;  // a Loop's, of which only the device knows how often it runs
   int64_t beyond = 0;    // that one's, or a Scan's: a graph may have so many iterations one by one
   std::vector<View> views;

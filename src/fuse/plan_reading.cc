@@ -171,6 +171,7 @@ class Reading {
 
   // Which may be there on the device, too.
   void read_host_input(Line& line) {
+    if (line.take_word("carried")) ++plan_.host_carried;
     const bool is_known = known_.contains(line.next());
     plan_.host_inputs.push_back(is_known ? find(line, line.take_name("a value's name")) : read_typed(line));
     line.finish();

@@ -67,7 +67,11 @@ class Writing {
       line(text(is_outer ? "in outer " : plan_.values[size_t(v)].is_constant ? "in const " : "in ", typed(v)));
       seen_.insert(v);
     }
-    for (int v : plan_.host_inputs) line(text("in host ", seen_.insert(v).second ? typed(v) : name(v)));
+    for (size_t i = 0; i < plan_.host_inputs.size(); ++i) {
+      const int v = plan_.host_inputs[i];
+      const bool is_carried = i >= 2 && i < 2 + plan_.host_carried;  // behind the iteration's number and the condition
+      line(text("in host ", is_carried ? "carried " : "", seen_.insert(v).second ? typed(v) : name(v)));
+    }
     for (const View& view : plan_.views) made_.insert(view.inner);
     for (const Step& step : plan_.steps)
       for (int v : step.outputs) made_.insert(v);

@@ -13,8 +13,8 @@
 // this number. `_` is absent, `...` an attribute that is neither number nor text. `Softmax@11` is of an early version.
 // `host` is in front of what is computed there, `elsewhere` of what is not Encore's to run. Parts of a step follow it,
 // in braces, and so do its bodies, each behind its name. What a body reads from outside is `in outer`, and what it has
-// in host memory `in host`; `by data` is a Loop's of which the host does not know how often it runs. Quotes are around
-// names of other letters.
+// in host memory `in host`, or `in host carried` if a Loop hands it on; `by data` is a Loop's of which the host does
+// not know how often it runs. Quotes are around names of other letters.
 #pragma once
 #include <string>
 #include <string_view>

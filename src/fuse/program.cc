@@ -127,6 +127,10 @@ void Program::add(Step& step) {
     action.alias = row->alias;
   }
   std::fill_n(action.host_inputs.rbegin(), host_captures(step), true);
+  if (const size_t carried = host_carried(step)) {
+    std::fill_n(action.host_inputs.begin() + 2, carried, true);
+    std::fill_n(action.host_outputs.begin(), carried, true);
+  }
   try {
     action.op = has_bodies ? make_control_flow(step)
                 : row      ? row->make(*step.node)

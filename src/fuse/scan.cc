@@ -158,7 +158,7 @@ std::unique_ptr<ops::Op> make_scan(const NodeInfo& node, Plan& body) {
   std::unique_ptr<ops::Op> once;
   if (body.beyond > 0) {
     Plan loop = loop_of(body, scanned);
-    once = make_loop_by_data(loop, scanned.is_reversed);
+    once = make_loop_by_data(loop, true, scanned.is_reversed);
   }
   return std::make_unique<Scan>(body, std::move(scanned), std::move(once));
 }

@@ -149,6 +149,86 @@ out y
             std::vector{row({4, 8})});
 }
 
+// By a counter that begins with 1 and goes on by 2 as long as it is less than 2n, and by one that data makes: the host
+// hands on the first one. A graph has up to so many iterations one by one.
+constexpr const char* kCounting = R"(
+in x: f32[n]
+const one: i32[1] = [1]
+const go: bool = 1
+s: i64[1] = Shape(x)
+host n: i32[1] = Cast(s) {to = 6}
+host most: i32[1] = Add(n, n)
+last: i32[1], y: f32[n], all: f32[?, n] = Loop(_, go, one, x, x, most) body {
+  in a: f32[n]
+  in outer x: f32[n]
+  in host i: i64
+  in host c: bool
+  in host carried at: i32[1]
+  in host most: i32[1]
+  const two: i32[1] = [2]
+  host next: i32[1] = Add(at, two)
+  host d: bool[1] = Less(next, most)
+  f: f32[1] = Cast(at) {to = 1}
+  e: f32[n] = Add(a, f)
+  b: f32[n] = Add(e, x)
+  g: f32[n] = Neg(b)
+  out d
+  out next
+  out b
+  out g
+}MORE
+k: f32[1] = Cast(last) {to = 1}
+out k
+out y
+out all
+)";
+
+std::string counting(const std::string& more = "") {
+  std::string text = kCounting;
+  return text.replace(text.find("MORE"), 4, more);
+}
+
+TEST(ControlFlow, TheHostHandsOnACounter) {
+  const Prepared loop(counting());
+  EXPECT_EQ(loop.run({row({1, 1, 1})}),
+            (std::vector{row({7}), row({13, 13, 13}), Array{Shape{3, 3}, {-3, -3, -3, -7, -7, -7, -13, -13, -13}}}));
+  for (const int64_t n : {1, 2, 9}) {
+    const std::vector<Array> inputs{row(std::vector<float>(size_t(n), 2))};
+    EXPECT_EQ(loop.replay(inputs), loop.run(inputs)) << n << " iterations";
+    EXPECT_EQ(loop.run(inputs)[0], row({float(2 * n + 1)}));
+  }
+}
+
+TEST(ControlFlow, ALongLoopThatCountsIsOneBody) {
+  const Prepared loop(counting(R"( body {
+  by data beyond 4
+  in i: i64
+  in c: bool
+  in at: i32[1]
+  in a: f32[n]
+  in outer x: f32[n]
+  in host most: i32[1]
+  const two: i32[1] = [2]
+  next: i32[1] = Add(at, two)
+  d: bool[1] = Less(next, most)
+  f: f32[1] = Cast(at) {to = 1}
+  e: f32[n] = Add(a, f)
+  b: f32[n] = Add(e, x)
+  g: f32[n] = Neg(b)
+  out d
+  out next
+  out b
+  out g
+})"));
+  const Prepared one_by_one(counting());
+  for (const int64_t n : {1, 4, 5, 40}) {
+    const std::vector<Array> inputs{row(std::vector<float>(size_t(n), 2))};
+    EXPECT_EQ(loop.run(inputs, n > 4), one_by_one.run(inputs)) << n << " iterations";
+    EXPECT_EQ(loop.replay(inputs), one_by_one.run(inputs)) << n << " iterations";
+  }
+  EXPECT_EQ(loop.nodes({row({1, 2, 3, 4, 5})}), loop.nodes({row(std::vector<float>(40))}));
+}
+
 TEST(ControlFlow, AScanGoesBothWays) {
   EXPECT_EQ(run(R"(
 in s: f32[]

@@ -139,6 +139,22 @@ TEST(PaddedBodies, LoopsDoNotEndByIt) {
             "ReduceMax node 'most' brings its rows together in a body");
 }
 
+// The host hands on a counter, and one more that goes by the rows.
+TEST(PaddedBodies, WhatGoesOnOnTheHostIsNotOfIt) {
+  const auto axes_of_counting = [](const std::string& begin, const std::string& more) {
+    return axes_of("in x: f32[b, n]\nin z: f32[n]\nconst zero: i64[1] = [0]\nconst three: i64[1] = [3]\n" +
+                   ("shape: i64[2] = Shape(x)\nhost rows: i64[1] = Gather(shape, zero)\n"
+                    "at: i64[1], last: f32, all: f32 = Loop(_, _, " +
+                    begin + ", x, z, three) body {\n  in a: f32[b, n]\n  in outer z: f32[n]\n  in host i: i64\n" +
+                    "  in host c: bool\n  in host carried k: i64[1]\n  in host three: i64[1]\n" +
+                    "  host l: i64[1] = " + more + "\n  host d: bool[1] = Less(l, three)\n" +
+                    "  p: f32[b, n] = Add(a, z)\n  e: f32[n] = Neg(z)\n  out d\n  out l\n  out p\n  out e\n" +
+                    "}  # \"count\"\nout last\nout all\n"));
+  };
+  EXPECT_EQ(axes_of_counting("zero", "Add(k, three)"), "0 -1 > 0 -1");
+  EXPECT_EQ(axes_of_counting("rows", "Add(k, three)"), "Loop node 'count' may end by its length, or by its rows");
+}
+
 TEST(PaddedBodies, ALoopByDataAndAScan) {
   EXPECT_EQ(axes_of(R"(
 in x: f32[b, n]

@@ -44,14 +44,16 @@ chosen: f32 = If(c, product, half, s) then_branch {
   in outer half: f32[]
   in host half
   host made = Neg(half)
-  a~2, b = Loop(_, made, product) body {
+  a~2, b = Loop(_, made, half, product) body {
     in v
     in outer product
     in host i: i64[]
     in host c
+    in host carried at: i32[]
     host go = Identity(c)
     w = Relu(v)
     out go
+    out at
     out w
     out v
   }

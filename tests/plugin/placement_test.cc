@@ -105,6 +105,18 @@ class Sketch {
     std::ranges::sort(names);
     return names;
   }
+  // Of what a loop carries, the host has to hand on those, and to compute that; each goes on as its name with "+".
+  std::pair<std::vector<std::string>, std::vector<std::string>> carried(const std::vector<std::string>& values) {
+    std::vector<Carried> ends;
+    for (const auto& value : values) ends.push_back({number(value), number(value + "+")});
+    const HostCarried found = carried_on_host(graph(), ends);
+    std::pair<std::vector<std::string>, std::vector<std::string>> names;
+    for (size_t i = 0; i < values.size(); ++i)
+      if (found.values[i]) names.first.push_back(values[i]);
+    for (size_t i = 0; i < graph_.nodes.size(); ++i)
+      if (found.nodes[i]) names.second.push_back(graph_.nodes[i].name);
+    return names;
+  }
   int64_t in_small_regions() const {
     return std::ranges::count(plugin::regions(graph(), shape_arithmetic(graph())), kInSmallRegion);
   }
@@ -507,6 +519,30 @@ TEST(Placement, WhatALoopMakesOfItsConditionAndIterationNumberStaysOnTheCpu) {
   s.node("Less", {"i", "last"}, {"more"}).node("And", {"more", "go"}, {"go_on"});
   s.node("Add", {"i", "carried"}, {"sum"}).node("Gather", {"table", "i"}, {"row"}, true, false);
   EXPECT_THAT(s.on_cpu(), ElementsAre("Less", "And"));
+}
+
+// A counter by which the loop ends, one by which it is cut, and a third that makes the first one; what nobody wants on
+// the host goes on elsewhere, as what data makes does.
+TEST(Placement, TheHostHandsOnWhatAConditionNeeds) {
+  Sketch s;
+  s.constant("one").input("data");
+  s.node("Add", {"i", "step"}, {"i+"}).node("Less", {"i+", "most"}, {"d"}).node("next", {"#d"}, {}, true, false);
+  s.node("Neg", {"step"}, {"step+"}).node("Sub", {"at", "one"}, {"at+"});
+  s.node("Slice", {"x", "#at"}, {"part"}, true, false);
+  s.node("Mul", {"idle", "one"}, {"idle+"}).node("Gather", {"table", "idle"}, {"row"}, true, false);
+  s.node("Max", {"made", "one"}, {"made+"}).node("Exp", {"data"}, {"e"}, true, false);
+  s.node("Cast", {"e"}, {"by data+"}).node("Equal", {"by data", "one"}, {"f"});
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(s.carried({"i", "step", "at", "idle", "by data"}),
+            (std::pair{Names{"i", "step", "at"}, Names{"Add", "Less", "Neg", "Sub"}}));
+}
+
+TEST(Placement, ACounterThatDataMakesIsNotOnTheHost) {
+  Sketch s;
+  s.constant("one").input("data");
+  s.node("Add", {"i", "by"}, {"i+"}).node("Less", {"i+", "one"}, {"d"}).node("next", {"#d"}, {}, true, false);
+  s.node("Exp", {"data"}, {"by+"}, true, false);
+  EXPECT_THAT(s.carried({"i", "by"}).first, IsEmpty());
 }
 
 TEST(Placement, AnInputReadOnBothSidesIsCopied) {

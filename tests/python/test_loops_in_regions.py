@@ -320,15 +320,67 @@ def test_directions_that_are_none(directions, why, options):
         es.make_session(model(text), **options)
 
 
-def test_scans_along_other_dimensions_are_left():
-    session = check_all(
-        """(float[m, n] x) => (float[] y) { u = Exp(x)
-             r = Scan <num_scan_inputs = 1, scan_input_axes = [1],
-                       body = step (float[m] e) => (float[m] g) { f = Neg(e) g = Tanh(f) }> (u)
-             y = Abs(r) }""",
-        ["Neg Tanh"],
-        {"x": some(2, 3)},
-    )
-    assert outside(session, "Scan") == [
-        f"{ONNXRUNTIME}: Scan node '(unnamed, makes r)' scans along another dimension than the first"
-    ]
+def scan_along(attributes, makes="e = Neg(b)"):
+    """A model with a Scan of [l, n, m] along n, and of [n, 2], with a state [l, m]."""
+    return f"""(float[l, n, m] x, float[n, 2] z) => (float[] y, float[] all) <int64[1] at = {{1}}> {{
+        u = Exp(x) s = ReduceMin <keepdims = 0> (u, at) w = Tanh(z)
+        r, all = Scan <num_scan_inputs = 2, {attributes},
+            body = step (float[l, m] a, float[l, m] f, float[2] g) => (float[l, m] b, float[l, m] e) {{
+                h = ReduceSum <keepdims = 0> (g) j = Mul(f, h) b = Sub(j, a) {makes} }}> (s, u, w)
+        y = Abs(r) }}"""
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        "scan_input_axes = [1, 0]",
+        "scan_input_axes = [-2, 0], scan_output_axes = [2]",
+        "scan_input_axes = [1, -2], scan_output_axes = [-2]",
+        "scan_input_axes = [1, 0], scan_output_axes = [-3]",
+        """scan_input_axes = [1, 0], scan_output_axes = [1], scan_input_directions = [1, 0],
+           scan_output_directions = [1]""",
+    ],
+)
+def test_scans_along_other_dimensions(attributes):
+    """Or the same ones, counted from the last."""
+    text = scan_along(attributes)
+    feeds = [{"x": some(k, n, 3, seed=n), "z": some(n, 2)} for k, n in ((2, 4), (1, 1), (3, 7))]
+    session = check_all(text, ["Exp ReduceMin Tanh Scan Abs", "ReduceSum Mul Sub Neg"], *feeds, options=plain)
+    assert outside(session, "Scan") == []
+    assert_replayed(session)
+
+
+def test_a_long_scan_along_another_dimension():
+    made = model(scan_along("scan_input_axes = [1, 0], scan_output_axes = [1]"))
+    single, session = (es.make_session(made, plain(), **options) for options in (dict(regions=0), dict(auto_graph=1)))
+    feeds = [{"x": some(2, n, 3, seed=n), "z": some(n, 2) / 8} for n in (1200, 3)]
+    for _ in range(3):
+        for feed in feeds:
+            for got, wanted in zip(session.run(None, feed), single.run(None, feed), strict=True):
+                np.testing.assert_array_equal(got, wanted)
+    assert_one_body(session, 2)
+
+
+@pytest.mark.parametrize(
+    "attributes", ["scan_input_axes = [3, 0]", "scan_input_axes = [1, -3]", "scan_output_axes = [3]"]
+)
+@pytest.mark.parametrize("options", [dict(auto_graph=1), dict(regions=0)])
+def test_dimensions_that_are_none(attributes, options):
+    """onnxruntime says so."""
+    with pytest.raises(Exception, match="axis|axes|dimension"):
+        session = es.make_session(model(scan_along(attributes)), **options)
+        session.run(None, {"x": some(2, 4, 3), "z": some(4, 2)})
+
+
+def test_a_scan_along_a_dimension_that_may_not_be_there():
+    text = """(float[] x) => (float[] y) { u = Exp(x)
+        r = Scan <num_scan_inputs = 1, scan_input_axes = [1], scan_output_axes = [1],
+                  body = step (float[] e) => (float[p] g) { f = Neg(e) g = Tanh(f) }> (u)
+        y = Abs(r) }"""
+    made = model(text)
+    made.graph.input[0].type.tensor_type.ClearField("shape")
+    session = es.make_session(made, plain(), auto_graph=1)
+    why = "scans along a dimension of which the model does not tell that it is there"
+    assert outside(session, "Scan") == [f"{ONNXRUNTIME}: Scan node '(unnamed, makes r)' {why}"]
+    feed = {"x": some(2, 3)}
+    np.testing.assert_allclose(session.run(None, feed)[0], np.abs(np.tanh(-np.exp(feed["x"]))), rtol=1e-6)

@@ -151,3 +151,37 @@ def test_as_often_as_there_are_rows():
         y = Abs(r) }"""
     session = check(text, feeds_of(0), inside=False)
     assert why_left(session, "Loop") == "Loop node '(unnamed, makes r)' goes by its length"
+
+
+def test_a_scan_along_another_dimension():
+    """Beside the one that is padded; and not along it."""
+    text = """(float[n, m] x) => (float[] y, float[k, n] all) <int64[1] last = {1}> {
+        u = Exp(x) s = ReduceMin <keepdims = 0> (u, last)
+        r, all = Scan <num_scan_inputs = 1, scan_input_axes = [1], scan_output_axes = [%d],
+            body = step (float[n] a, float[n] e) => (float[n] b, float[n] g) { b = Sub(e, a) g = Neg(b) }> (s, u)
+        y = Abs(r) }"""
+    for axis in (0, 1):
+        check((text % axis).replace("[k, n] all", "[n, k] all" if axis == 1 else "[k, n] all"), feeds_of(0, 1))
+    along = text.replace("scan_input_axes = [1]", "scan_input_axes = [0]").replace("last = {1}", "last = {0}")
+    along = (
+        (along % 0).replace("float[n] a, float[n] e", "float[m] a, float[m] e").replace("=> (float[n]", "=> (float[m]")
+    )
+    session = check(along.replace("float[n] g", "float[m] g").replace("[k, n] all", "[k, m] all"), feeds_of(0), False)
+    assert why_left(session, "Scan").endswith("goes along it")
+
+
+def test_a_loop_that_counts():
+    """By a number of the host's, through columns; those that go by the rows stay outside."""
+    text = """(float[n, m] x) => (float[n] y, float[k, n] all) <int64 axis = {%d}, int32 zero = {0}, int32 one = {1},
+            int64[1] last = {1}> {
+        u = Exp(x) a0 = ReduceMin <keepdims = 0> (u, last)
+        s = Shape(x) k = Gather(s, axis) most = Cast <to = 6> (k) go = Less(zero, most)
+        at, r, all = Loop <body = step (int64 i, bool c, int32 at, float[n] a)
+                               => (bool d, int32 next, float[n] b, float[n] e) {
+            next = Add(at, one) d = Less(next, most) f = Gather <axis = 1> (x, at) b = Sub(f, a) e = Neg(b) }>
+            (, go, zero, a0)
+        y = Abs(r) }"""
+    check(text % 1, feeds_of(0, 1))
+    made = model(text % 0)
+    session = es.make_session(made, plain(), auto_graph=1, pad=PAD)
+    assert "goes by its length" in why_left(session, "Loop")

@@ -6,9 +6,11 @@
 #include "ops/bound_alone.h"
 #include "ops/registry.h"
 #include "plugin/host/fence.h"
+#include "plugin/model/carried.h"
 #include "plugin/model/few_numbers.h"
 #include "plugin/model/graph_reading.h"
 #include "plugin/model/placement.h"
+#include "plugin/model/scan_axes.h"
 
 namespace encore::plugin {
 namespace {
@@ -21,7 +23,11 @@ class Examination {
         settings_(settings),
         by_data_(by_data),
         place_(text(" in the ", body.name, " of ", label_of(node))) {
-    for (const std::string& input : inputs_of(body.graph)) values_[size_t(number(input))].is_inside = true;
+    for (const auto& [name, begins] : unchanged_values(node)) outer_names_.emplace(name, names_of({begins})[0]);
+    for (const std::string& input : inputs_of(body.graph))
+      if (!outer_names_.contains(input)) values_[size_t(number(input))].is_inside = true;
+    for (const auto& [name, begins] : unchanged_values(node))
+      if (is_constant(begins)) values_[size_t(number(name))].is_constant = true;
     for (const OrtNode* inner : nodes_of(body.graph)) add(inner);
     for (const OrtValueInfo* output : output_values_of(body.graph))
       if (is_constant(output)) values_[size_t(number(names_of({output})[0]))].is_constant = true;
@@ -29,17 +35,22 @@ class Examination {
     // The number of the iteration and the condition are on the host, and the next condition is wanted there.
     values_[0].is_on_host = values_[1].is_on_host = true;
     const int condition = number(outputs_of(body.graph).at(0));
-    graph_.nodes.push_back({"the next condition", {condition}, {}, {true}, {}});
-    graph_.nodes.back().claimable = true;
+    want_on_host("the next condition", condition);
+    const std::vector<CarriedValue> carried = carried_values(node);
+    for (size_t i = 0; by_data.host_carries && i < carried.size(); ++i) {
+      const CarriedValue& value = carried[i];
+      if (value.is_unchanged || !value.may_be_number) continue;
+      if (is_constant(value.begins) || !by_data.not_on_host.contains(names_of({value.begins})[0]))
+        carried_.push_back({i, {number(value.name), number(value.next)}});
+    }
   }
 
   BodyClaim run() {
-    BodyClaim claim{why_not_, {}, {}};
+    BodyClaim claim{why_not_, {}, {}, {}};
     if (!claim.why_not.empty()) return claim;
-    graph_.from_outside.resize(values_.size());
-    for (size_t v = 0; v < values_.size(); ++v)
-      graph_.from_outside[v] =
-          values_[v].is_outer() ? by_data_.not_on_host.contains(values_[v].name) : values_[v].is_lacking();
+    see_what_is_lacking();
+    claim.host_carried = carry_on_host();
+    see_what_is_lacking();
     const std::vector<int> whole(graph_.nodes.size());
     // At first what comes from outside is on the host wherever it is wanted there, and nothing else is computed there.
     PlacementGraph wanting = graph_;
@@ -79,6 +90,33 @@ class Examination {
   }
 
  private:
+  void see_what_is_lacking() {
+    graph_.from_outside.resize(values_.size());
+    for (size_t v = 0; v < values_.size(); ++v)
+      graph_.from_outside[v] =
+          values_[v].is_outer() ? by_data_.not_on_host.contains(values_[v].name) : values_[v].is_lacking();
+  }
+
+  // What the host has to hand on it has, and has to make anew.
+  std::vector<size_t> carry_on_host() {
+    std::vector<Carried> ends;
+    for (const auto& [i, carried] : carried_) ends.push_back(carried);
+    const HostCarried on_host = carried_on_host(graph_, ends);
+    std::vector<size_t> chosen;
+    for (size_t c = 0; c < carried_.size(); ++c) {
+      if (!on_host.values[c]) continue;
+      const auto& [i, carried] = carried_[c];
+      values_[size_t(carried.value)].is_on_host = true;
+      want_on_host("the next value of a loop", carried.next);
+      chosen.push_back(i);
+    }
+    return chosen;
+  }
+  void want_on_host(const char* who, int value) {
+    graph_.nodes.push_back({who, {value}, {}, {true}, {}});
+    graph_.nodes.back().claimable = true;
+  }
+
   struct Value {
     std::string name;
     bool is_constant = false, is_inside = false;  // the latter: it is an input of the body, or made there
@@ -144,6 +182,8 @@ class Examination {
   }
 
   int number(const std::string& name) {
+    const auto outer = outer_names_.find(name);
+    if (outer != outer_names_.end()) return number(outer->second);
     const auto [known, is_new] = numbers_.try_emplace(name, int(values_.size()));
     if (is_new) values_.push_back({name});
     return known->second;
@@ -157,13 +197,20 @@ class Examination {
   PlacementGraph graph_;
   std::vector<Value> values_;
   std::unordered_map<std::string, int> numbers_;
+  std::map<std::string, std::string> outer_names_;   // of what a Loop hands on unchanged
+  std::vector<std::pair<size_t, Carried>> carried_;  // values that the host may hand on
 };
 
 // As often as a loop's body runs, as far as constants tell; once if they don't.
 int64_t times_known(const GraphNodeInfo& loop) {
   if (loop.op_type() == "Scan") {
-    const auto dims = loop.input_dims(loop.input_count() - 1);  // of what is scanned
-    return dims && !dims->empty() ? std::max<int64_t>((*dims)[0], 1) : 1;
+    const int last = loop.input_count() - 1;  // of what is scanned
+    const auto dims = loop.input_dims(last);
+    const auto axes = scan_axes(loop.node());
+    size_t axis = 0;
+    for (const ScanAxis& one : axes ? axes->inputs : std::vector<ScanAxis>())
+      if (one.slot == size_t(last)) axis = size_t(one.to_front[0]);
+    return dims && !dims->empty() ? std::max<int64_t>((*dims)[axis], 1) : 1;
   }
   const ops::Tensor* const trips = loop.op_type() == "Loop" ? loop.constant_input(0) : nullptr;
   return trips && trips->count() == 1 ? *trips->as<const int64_t>() : 1;
@@ -196,6 +243,13 @@ bool have_same_shape(const OrtValueInfo* one, const OrtValueInfo* other, bool if
     if (is_known && is_other ? (*dims)[d] != (*other_dims)[d] || names[d] != other_names[d] : !if_unknown) return false;
   }
   return true;
+}
+
+// What the model calls dimensions aside.
+bool may_have_same_shape(const OrtValueInfo* one, const OrtValueInfo* other) {
+  const auto dims = type_of(one).dims, other_dims = type_of(other).dims;
+  return !dims || !other_dims ||
+         std::ranges::equal(*dims, *other_dims, [](int64_t a, int64_t b) { return a < 0 || b < 0 || a == b; });
 }
 
 size_t carried_by(const NamedBody& loop) { return input_values_of(loop.graph).size() - 2; }
@@ -242,7 +296,7 @@ bool is_short(const OrtNode* loop, const Compiled& compiled) {
 
 // All shapes are to be known before data on the device decides; exporters tell few of a loop's values, which most often
 // keep theirs, and where one does not, no graph is captured.
-std::string why_not_by_data(const OrtNode* node, const Compiled& compiled, bool has_count) {
+std::string why_not_by_data(const OrtNode* node, const Compiled& compiled, const ByData& by_data) {
   const GraphNodeInfo info(node);
   const std::string label = label_of(info);
   const std::vector<NamedBody> bodies = bodies_of(node);
@@ -256,11 +310,14 @@ std::string why_not_by_data(const OrtNode* node, const Compiled& compiled, bool 
                     " may not have the same shape");
     return {};
   }
+  const std::vector<CarriedValue> carried = carried_values(node);
   const auto begins = input_values_of(bodies[0].graph);
-  if (!compiled.fetches && !has_count && collects_by_data(node))
+  if (!compiled.fetches && !by_data.has_count && collects_by_data(node))
     return text("data decides how often ", label, " runs, which collects outputs");
-  for (size_t i = 0; i < carried_by(bodies[0]); ++i)  // behind the iteration's number and the condition; or a condition
-    if (!have_same_shape(begins[i + 2], made[i + 1], true) && (is_read(node, i) || !is_short(node, compiled)))
+  for (size_t i = 0; i < carried.size(); ++i)  // behind the iteration's number and the condition; or a condition
+    if (!carried[i].is_unchanged && !have_same_shape(begins[i + 2], made[i + 1], true) &&
+        !(by_data.host_carries && may_have_same_shape(begins[i + 2], made[i + 1])) &&
+        (is_read(node, i) || !is_short(node, compiled)))
       return text("data decides how often ", label, " runs, whose value '", names_of({begins[i + 2]})[0],
                   "' may change its shape; a buffer of the most that there will be, of which a part is written, keeps ",
                   "it");
@@ -279,10 +336,30 @@ std::string why_not_run(const OrtNode* node, const Compiled& compiled, bool by_d
     if (count && count->count() == 1 && *count->as<const int64_t>() > most_unrolled(node, compiled))
       return text(ops::label_of(info), " has too many iterations");
   }
-  for (const char* axes : {"scan_input_axes", "scan_output_axes"})
-    for (int64_t axis : info.find_ints(axes).value_or(std::vector<int64_t>()))
-      if (axis != 0) return text(ops::label_of(info), " scans along another dimension than the first");
+  if (!scan_axes(node))
+    return text(ops::label_of(info), " scans along a dimension of which the model does not tell that it is there");
   return {};
+}
+
+// How the node runs, and what can be told of its bodies then.
+struct Way {
+  ByData by_data;
+  BodyClaim claim;
+};
+
+// The host decides if it has all that it takes. If not, data does; and where a Loop collects, which is as long as data
+// says then, or where that can't be, the host does by values that it hands on.
+Way find_way(const OrtNode* node, const Compiled& compiled, const ops::Settings& settings, ByData known) {
+  known.host_carries = false;
+  Way way{known, examine_bodies(node, compiled, settings, known)};
+  if (way.claim.why_not.empty() || known.decides || GraphNodeInfo(node).op_type() != "Loop") return way;
+  Way data{known, {}}, host{known, {}};
+  data.by_data.decides = host.by_data.host_carries = true;
+  data.claim = examine_bodies(node, compiled, settings, data.by_data);
+  if (data.claim.why_not.empty() && !collects_by_data(node)) return data;
+  host.claim = examine_bodies(node, compiled, settings, host.by_data);
+  if (host.claim.why_not.empty()) return host;
+  return data.claim.why_not.empty() || compiled.why_not_by_data.empty() ? data : way;
 }
 
 }  // namespace
@@ -308,6 +385,18 @@ std::vector<const OrtValueInfo*> read_inside(const OrtNode* node) {
   return values;
 }
 
+std::vector<const OrtValueInfo*> read_by_bodies(const OrtNode* node) {
+  std::vector<const OrtValueInfo*> values = read_inside(node);
+  std::vector<std::string> names = names_of(values);
+  for (const auto& [inside, begins] : unchanged_values(node)) {
+    const std::string name = names_of({begins})[0];
+    if (is_constant(begins) || std::ranges::find(names, name) != names.end()) continue;
+    names.push_back(name);
+    values.push_back(begins);
+  }
+  return values;
+}
+
 BodyClaim examine_body(const OrtNode* node, const NamedBody& body, const Compiled& compiled,
                        const ops::Settings& settings, const ByData& by_data) {
   return Examination(node, body, compiled, settings, by_data).run();
@@ -317,29 +406,46 @@ BodyClaim examine_bodies(const OrtNode* node, const Compiled& compiled, const op
                          const ByData& by_data) {
   BodyClaim all;
   all.why_not = why_not_run(node, compiled, by_data.decides);
-  if (all.why_not.empty() && by_data.decides) all.why_not = why_not_by_data(node, compiled, by_data.has_count);
+  if (all.why_not.empty() && by_data.decides) all.why_not = why_not_by_data(node, compiled, by_data);
   for (const NamedBody& body : bodies_of(node)) {
     BodyClaim claim = examine_body(node, body, compiled, settings, by_data);
     if (all.why_not.empty()) all.why_not = std::move(claim.why_not);
     all.host_reads.merge(claim.host_reads);
+    all.host_carried = std::move(claim.host_carried);
   }
-  const std::vector<std::string> read = names_of(read_inside(node));
+  const std::vector<std::string> read = names_of(read_by_bodies(node));
   for (const std::string& value : all.host_reads)
     if (std::ranges::find(read, value) == read.end() && all.why_not.empty())
       all.why_not = text("onnxruntime does not tell that bodies of ", label_of(node), " read '", value, "'");
   return all;
 }
 
+bool may_go_by_data(const OrtNode* loop, const Compiled& compiled) {
+  const NamedBody body = bodies_of(loop)[0];
+  const auto begins = input_values_of(body.graph), made = output_values_of(body.graph);
+  const std::vector<CarriedValue> carried = carried_values(loop);
+  if (!compiled.why_not_by_data.empty() || made.size() > carried.size() + 1) return false;
+  for (size_t i = 0; i < carried.size(); ++i)
+    if (!carried[i].is_unchanged && !have_same_shape(begins[i + 2], made[i + 1], true)) return false;
+  return true;
+}
+
 ByData by_data(const OrtNode* node, const Compiled& compiled, const ops::Settings& settings,
                const std::function<bool(const std::string&)>& is_on_host) {
   ByData found;
-  for (const std::string& name : names_of(read_inside(node)))
+  std::vector<std::string> names = names_of(read_by_bodies(node));
+  for (const CarriedValue& value : carried_values(node))
+    if (value.may_be_number && !is_constant(value.begins)) names.push_back(names_of({value.begins})[0]);
+  for (const std::string& name : names)
     if (!is_on_host(name)) found.not_on_host.insert(name);
   const GraphNodeInfo info(node);
   const bool is_loop = info.op_type() == "Loop";
   for (int i = 0; i < (is_loop ? 2 : info.op_type() == "If"); ++i)
     found.decides |= info.has_input(i) && !info.is_constant(i) && !is_on_host(info.input_value(i));
-  found.decides |= is_loop && !examine_bodies(node, compiled, settings, found).why_not.empty();
+  if (!is_loop || found.decides) return found;
+  const Way way = find_way(node, compiled, settings, found);
+  found = way.by_data;
+  found.decides |= !way.claim.why_not.empty();
   return found;
 }
 
@@ -356,8 +462,8 @@ bool is_once_beyond(const OrtNode* node, const Compiled& compiled) {
 std::optional<Beyond> beyond_unrolled(const OrtNode* node, const Compiled& compiled, const ops::Settings& settings,
                                       const ByData& known, const BodyClaim& claim) {
   const GraphNodeInfo info(node);
-  if (info.op_type() != "Loop" || known.decides || !info.has_input(0) || info.constant_input(0)) return std::nullopt;
-  if (!hands_on_condition(node)) return std::nullopt;
+  if (info.op_type() != "Loop" || known.decides || info.constant_input(0)) return std::nullopt;
+  if (!info.has_input(0) && hands_on_condition(node)) return std::nullopt;
   Beyond beyond{known, {}};
   beyond.by_data.decides = beyond.by_data.has_count = true;
   beyond.claim = examine_bodies(node, compiled, settings, beyond.by_data);
@@ -369,43 +475,40 @@ std::optional<Beyond> beyond_unrolled(const OrtNode* node, const Compiled& compi
 std::string place_bodies(PlacementNode& place, const OrtNode* node, const Compiled& compiled,
                          const ops::Settings& settings, const std::function<int(const std::string&)>& number,
                          const std::function<std::string(int)>& name_of) {
+  const bool is_loop = GraphNodeInfo(node).op_type() == "Loop";
   const auto take = [=](PlacementNode& to, const BodyClaim& claim, bool decides) {
     if (decides) to.host_inputs.assign(to.inputs.size(), false);
+    for (size_t i = 0; is_loop && i + 2 < to.inputs.size(); ++i)
+      to.host_inputs[i + 2] = std::ranges::count(claim.host_carried, i) > 0;
+    to.fetched.clear();
     if (decides && collects_by_data(node))
       to.fetched.assign(to.outputs.begin() + ptrdiff_t(carried_by(bodies_of(node)[0])), to.outputs.end());
     std::erase(to.fetched, -1);
     to.host_reads.clear();
     for (const std::string& name : claim.host_reads) to.host_reads.push_back(number(name));
   };
-  const bool is_loop = GraphNodeInfo(node).op_type() == "Loop";
-  ByData known;
-  BodyClaim claim = examine_bodies(node, compiled, settings);
-  std::string why_not = claim.why_not;
   if (const auto refused = compiled.refused.find(node); refused != compiled.refused.end()) return refused->second;
-  if (!why_not.empty() && is_loop) {  // the condition that its body makes may be what the host lacks
-    known.decides = true;
-    claim = examine_bodies(node, compiled, settings, known);
-    if (claim.why_not.empty() || compiled.why_not_by_data.empty()) why_not = claim.why_not;
-  }
-  if (!why_not.empty()) return why_not;
-  if (known.decides) place.outside = std::make_shared<const PlacementNode>(place);
-  take(place, claim, known.decides);
+  const Way way = find_way(node, compiled, settings, {});  // the condition that a body makes may be what the host lacks
+  if (!way.claim.why_not.empty()) return way.claim.why_not;
+  ByData known = way.by_data;
+  if (known.decides || known.host_carries) place.outside = std::make_shared<const PlacementNode>(place);
+  take(place, way.claim, known.decides);
   place.do_without = [=, &compiled, &settings](PlacementNode& to, const std::vector<int>& lacking) mutable {
     ByData wanted = known;
     for (int value : lacking) {
       wanted.not_on_host.insert(name_of(value));
-      for (size_t i = 0; i < to.inputs.size(); ++i) wanted.decides |= to.host_inputs[i] && to.inputs[i] == value;
+      for (size_t i = 0; i < std::min<size_t>(to.inputs.size(), 2); ++i)  // not what the host hands on
+        wanted.decides |= to.host_inputs[i] && to.inputs[i] == value;
     }
-    const bool is_new = wanted.decides != known.decides || wanted.not_on_host != known.not_on_host;
-    BodyClaim less = is_new ? examine_bodies(node, compiled, settings, wanted) : BodyClaim();
-    if (is_new && !less.why_not.empty() && is_loop && !wanted.decides) {
-      wanted.decides = true;
-      less = examine_bodies(node, compiled, settings, wanted);
+    if (wanted.decides == known.decides && wanted.not_on_host == known.not_on_host) {
+      to.why_outside.clear();
+      return false;
     }
-    to.why_outside = less.why_not;
-    if (!is_new || !less.why_not.empty()) return false;
-    known = wanted;
-    take(to, less, known.decides);
+    const Way less = find_way(node, compiled, settings, wanted);
+    to.why_outside = less.claim.why_not;
+    if (!less.claim.why_not.empty()) return false;
+    known = less.by_data;
+    take(to, less.claim, known.decides);
     return true;
   };
   return {};

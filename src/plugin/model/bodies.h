@@ -32,6 +32,8 @@ struct NamedBody {
 std::vector<NamedBody> bodies_of(const OrtNode* node);
 // The values from outside that they read, without constants.
 std::vector<const OrtValueInfo*> read_inside(const OrtNode* node);
+// And those with which a Loop begins that its body need not carry, as it hands them on unchanged.
+std::vector<const OrtValueInfo*> read_by_bodies(const OrtNode* node);
 
 // Nodes of a loop's body, each as often as it runs, that a graph has one by one.
 inline constexpr int64_t kMostUnrolled = 4096;
@@ -47,6 +49,7 @@ struct ByData {
   std::set<std::string> not_on_host = {};  // values from outside
   bool decides = false;                    // which branch, or how often the body runs
   bool has_count = false;                  // that is only to be there once, and the host knows how often it runs
+  bool host_carries = false;               // the host may hand on values that it has, by which the body runs
 };
 
 // What can be told of bodies without the graph around, by names of values.
@@ -54,12 +57,15 @@ struct BodyClaim {
   std::string why_not;                 // Encore can't run them as a part; empty: it can
   std::set<std::string> host_reads;    // values from outside that are read on the host
   std::set<std::string> made_on_host;  // inside; of one body
+  std::vector<size_t> host_carried;    // of a Loop's values those that the host hands on
 };
 BodyClaim examine_body(const OrtNode* node, const NamedBody& body, const Compiled& compiled,
                        const ops::Settings& settings, const ByData& by_data);
 BodyClaim examine_bodies(const OrtNode* node, const Compiled& compiled, const ops::Settings& settings,
                          const ByData& by_data = {});
-// Whether data decides about a node whose bodies are a part, if the host has of outer values those of which it says so.
+// Whether data surely decides about a Loop if the host lacks what does, for all that its body tells.
+bool may_go_by_data(const OrtNode* loop, const Compiled& compiled);
+// How a node runs whose bodies are a part, if the host has of outer values those of which it says so.
 ByData by_data(const OrtNode* node, const Compiled& compiled, const ops::Settings& settings,
                const std::function<bool(const std::string&)>& is_on_host);
 // Of a Loop whose count shapes tell, which may be any: the body that a graph has once, for more iterations than it has

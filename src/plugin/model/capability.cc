@@ -1,12 +1,14 @@
 #include "plugin/model/capability.h"
 
 #include <algorithm>
+#include <set>
 #include <string_view>
 #include <unordered_map>
 
 #include "ops/registry.h"
 #include "plugin/host/fence.h"
 #include "plugin/model/bodies.h"
+#include "plugin/model/carried.h"
 #include "plugin/model/few_numbers.h"
 #include "plugin/model/graph_reading.h"
 #include "plugin/model/node_info.h"
@@ -74,6 +76,7 @@ class Examination {
     check(api_.Graph_GetParentNode(graph, &parent));
     is_body_ = parent;
     if (!parent || GraphNodeInfo(parent).op_type() != "Loop") return;
+    loop_ = parent;
     on_host_ = inputs_of(graph);  // the iteration number and the condition are the first two
     on_host_.resize(std::min<size_t>(on_host_.size(), 2));
     wanted_on_host_ = outputs_of(graph).at(0);  // the condition
@@ -119,7 +122,7 @@ class Examination {
     placement_.has_lone_parts = parts == Parts::all_regions;
     if (parts != Parts::whole) {
       for (Claim::Declined& node : claim.control_flow) see_bodies(node);
-      let_data_decide(placement_, on_cpu);
+      let_data_decide(placement_, loop_ ? leave_what_the_host_makes(on_cpu) : on_cpu);
       std::map<size_t, int> lost;
       std::vector<int> part_of = regions(placement_, on_cpu, &lost);
       for (Claim::Declined& node : claim.control_flow) {
@@ -132,6 +135,44 @@ class Examination {
     }
     std::vector<int> whole(nodes_.size());
     return host_part(placement_, whole).lacking.empty() ? whole : std::vector<int>();
+  }
+
+  // What computes a loop's next condition by itself, with numbers that the host may have, is in no region of the
+  // body's. Were it in one, only the device would have what it makes. Nor is what hands a value on as it is. Of what
+  // the loop begins with onnxruntime tells nothing here. Gives all that may be made on the host.
+  std::vector<bool> leave_what_the_host_makes(const std::vector<bool>& on_cpu) {
+    const std::vector<CarriedValue> values = carried_values(loop_);
+    std::set<std::string> unchanged;
+    for (const CarriedValue& value : values)
+      if (value.is_unchanged) unchanged.insert(value.next);
+    for (size_t n = 0; n < nodes_.size(); ++n)
+      for (int value : placement_.nodes[n].outputs)
+        if (value >= 0 && unchanged.contains(name_of(value))) placement_.nodes[n].may_join = false;
+    if (may_go_by_data(loop_, *compiled_)) return on_cpu;
+    PlacementGraph body = placement_;
+    std::vector<Carried> carried;
+    for (size_t value = 0; value < body.from_outside.size(); ++value)
+      if (body.from_around[value] || body.on_host[value]) body.from_outside[value] = false;
+    for (const CarriedValue& value : values) {
+      const auto known = numbers_.find(value.name), next = numbers_.find(value.next);
+      if (known == numbers_.end() || !value.may_be_number) continue;
+      if (value.is_unchanged)
+        body.from_outside[size_t(known->second)] = false;
+      else if (next != numbers_.end())
+        carried.push_back({known->second, next->second});
+    }
+    const auto condition = numbers_.find(wanted_on_host_);
+    if (condition == numbers_.end()) return on_cpu;
+    body.nodes.push_back({"the next condition", {condition->second}, {}, {true}, {}});
+    body.nodes.back().claimable = true;
+    std::vector<bool> on_host = carried_on_host(body, carried).nodes;
+    for (size_t n = 0; n < nodes_.size(); ++n)  // unless data makes the condition
+      if (!on_host[n] && std::ranges::count(body.nodes[n].outputs, condition->second)) return on_cpu;
+    for (size_t n = 0; n < nodes_.size(); ++n) {
+      if (on_host[n] && !on_cpu[n]) placement_.nodes[n].may_join = false;
+      if (on_cpu[n]) on_host[n] = true;
+    }
+    return on_host;
   }
 
   void see_as_a_part(size_t n) {
@@ -303,6 +344,7 @@ class Examination {
   const Compiled* const compiled_;
   std::vector<const OrtNode*> nodes_;
   bool is_body_ = false;
+  const OrtNode* loop_ = nullptr;     // whose body it is
   std::vector<std::string> on_host_;  // values by name
   std::string wanted_on_host_;        // likewise
   std::unordered_map<const OrtNode*, size_t> places_;

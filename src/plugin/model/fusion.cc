@@ -1,7 +1,9 @@
 #include "plugin/model/fusion.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
+#include <utility>
 
 #include "fuse/control_flow.h"
 #include "fuse/groups.h"
@@ -9,6 +11,7 @@
 #include "fuse/whole.h"
 #include "ops/registry.h"
 #include "plugin/host/fence.h"
+#include "plugin/model/carried.h"
 #include "plugin/model/graph_reading.h"
 
 namespace encore::plugin {
@@ -32,8 +35,8 @@ bool has_beginning(const std::vector<const OrtNode*>& nodes) {
 }  // namespace
 
 FusedGraph::FusedGraph(const OrtGraph* graph, const ops::Settings& settings, const Compiled* compiled,
-                       std::set<std::string> on_host)
-    : settings_(settings), compiled_(compiled), on_host_(std::move(on_host)) {
+                       std::set<std::string> on_host, std::map<std::string, const OrtValueInfo*> outer_values)
+    : settings_(settings), compiled_(compiled), on_host_(std::move(on_host)), outer_values_(std::move(outer_values)) {
   for (const OrtNode* node : compiled ? nodes_of(graph) : std::vector<const OrtNode*>()) {
     const GraphNodeInfo info(node);
     const ops::OpRow* const row = ops::find_row(info.domain(), info.op_type(), info.since_version());
@@ -41,6 +44,7 @@ FusedGraph::FusedGraph(const OrtGraph* graph, const ops::Settings& settings, con
       if (info.has_output(i)) on_host_.insert(info.output_value(i));
   }
   for (const OrtNode* node : nodes_of(graph)) add(node);
+  std::ranges::move(beside_, std::back_inserter(graph_.nodes));
   sort();
 }
 
@@ -48,11 +52,15 @@ int FusedGraph::number(const OrtValueInfo* value) {
   const char* name = nullptr;
   if (value) check(ort().api->GetValueInfoName(value, &name));
   if (!name || !*name) return -1;
+  if (const auto outer = outer_values_.find(name); outer != outer_values_.end()) return number(outer->second);
   const auto [known, is_new] = numbers_.try_emplace(name, int(graph_.values.size()));
   if (is_new) {
     fuse::Value& made = graph_.values.emplace_back();
     made.name = name;
     made.is_constant = is_constant(value);
+    const OrtValue* constant = nullptr;
+    if (made.is_constant && !outer_values_.empty()) check(ort().api->ValueInfo_GetInitializerValue(value, &constant));
+    if (constant) made.constant = &outgoing_.emplace_back(tensor_of(constant, ops::Where::host));
   }
   return known->second;
 }
@@ -111,7 +119,7 @@ void FusedGraph::add_bodies(const OrtNode* node, fuse::Node& made) {
   const std::vector<NamedBody> bodies = bodies_of(node);
   if (bodies.empty()) return;
   const ByData known =
-      plugin::by_data(node, *compiled_, settings_, [&](const std::string& name) { return on_host_.contains(name); });
+      plugin::by_data(node, *compiled_, settings_, [&](const std::string& name) { return is_on_host(name); });
   struct Form {
     const NamedBody& body;
     ByData by_data;
@@ -125,38 +133,117 @@ void FusedGraph::add_bodies(const OrtNode* node, fuse::Node& made) {
   }
   if (auto beyond = beyond_unrolled(node, *compiled_, settings_, known, forms[0].claim))
     forms.push_back({bodies[0], std::move(beyond->by_data), std::move(beyond->claim)});
-  const std::vector<const OrtValueInfo*> reads = read_inside(node);
+  read_constants_of(made);
+  const std::vector<CarriedValue> carried = carried_values(node);
+  Order order{forms[0].claim.host_carried, forms[0].claim.host_carried.size()};
+  for (size_t i = 0; i < carried.size(); ++i)
+    if (!carried[i].is_unchanged && !std::ranges::count(forms[0].claim.host_carried, i)) order.carried.push_back(i);
+  if (order.carried.size() < carried.size() || order.on_host > 0) arrange(made, order, carried.size());
+  if (const auto axes = scan_axes(node); axes && (!axes->inputs.empty() || !axes->outputs.empty())) turn(made, *axes);
+  const std::vector<const OrtValueInfo*> reads = read_by_bodies(node);
   for (const OrtValueInfo* value : reads) made.inputs.push_back(see(value));
-  std::erase_if(host_reads, [&](const std::string& value) { return !numbers_.contains(value); });  // of no part's node
-  for (const std::string& value : host_reads) made.inputs.push_back(numbers_.at(value));
+  const auto is_unknown = [&](const std::string& value) { return !numbers_.contains(outer_name(value)); };
+  std::erase_if(host_reads, is_unknown);  // of no part's node
+  for (const std::string& value : host_reads) made.inputs.push_back(numbers_.at(outer_name(value)));
   for (const auto& [body, by_data, claim] : forms) {
     const bool is_loop = made.info->op_type() == "Loop";
     std::set<std::string> on_host = claim.made_on_host;
     on_host.insert(host_reads.begin(), host_reads.end());
-    if (const auto inputs = inputs_of(body.graph); is_loop && !by_data.decides)
+    if (const auto inputs = inputs_of(body.graph); is_loop && !by_data.decides) {
       on_host.insert(inputs.begin(), inputs.begin() + 2);
-    FusedGraph& inside =
-        *bodies_.emplace_back(std::make_unique<FusedGraph>(body.graph, settings_, compiled_, std::move(on_host)));
-    auto plan = std::make_shared<fuse::Plan>(
-        inside.plan_of_body(body.graph, is_loop, is_loop && by_data.decides, reads, host_reads, claim.made_on_host));
+      for (size_t i : claim.host_carried) on_host.insert(inputs[i + 2]);
+    }
+    FusedGraph& inside = *bodies_.emplace_back(
+        std::make_unique<FusedGraph>(body.graph, settings_, compiled_, std::move(on_host), unchanged_values(node)));
+    auto plan = std::make_shared<fuse::Plan>(inside.plan_of_body(body.graph, is_loop, is_loop && by_data.decides, order,
+                                                                 reads, host_reads, claim.made_on_host));
     if (plan->by_data || is_once_beyond(node, *compiled_)) plan->beyond = most_unrolled(node, *compiled_);
     made.bodies.push_back({body.name, std::move(plan)});
   }
 }
 
-fuse::Plan FusedGraph::plan_of_body(const OrtGraph* body, bool is_loop, bool by_data,
+std::string FusedGraph::outer_name(const std::string& name) const {
+  const auto outer = outer_values_.find(name);
+  return outer == outer_values_.end() ? name : names_of({outer->second})[0];
+}
+bool FusedGraph::is_on_host(const std::string& name) const {
+  const auto outer = outer_values_.find(name);
+  return (outer != outer_values_.end() && is_constant(outer->second)) || on_host_.contains(outer_name(name));
+}
+
+// A Loop's inputs and outputs as its step has them. What it hands on unchanged is as it was before.
+void FusedGraph::arrange(fuse::Node& loop, const Order& order, size_t carried) {
+  loop.own = std::make_shared<const fuse::Operator>(fuse::operator_of(*loop.info));
+  const auto inputs = std::exchange(loop.inputs, {loop.inputs[0], loop.inputs[1]}),
+             outputs = std::exchange(loop.outputs, {});
+  for (size_t i : order.carried) {
+    loop.inputs.push_back(inputs[i + 2]);
+    loop.outputs.push_back(outputs[i]);
+  }
+  loop.outputs.insert(loop.outputs.end(), outputs.begin() + ptrdiff_t(carried), outputs.end());
+  for (size_t i = 0; i < carried; ++i)
+    if (!std::ranges::count(order.carried, i) && outputs[i] >= 0)
+      add_beside(loop, {ops::kOnnx, "Identity", 16}, inputs[i + 2], outputs[i]);
+}
+
+// A Scan goes along first dimensions: what it reads is turned before, and what it collects behind.
+void FusedGraph::turn(fuse::Node& scan, const ScanAxes& axes) {
+  fuse::Operator op = fuse::operator_of(*scan.info);
+  for (const char* given : {"scan_input_axes", "scan_output_axes"}) op.attributes.erase(given);
+  scan.own = std::make_shared<const fuse::Operator>(std::move(op));
+  const auto transpose = [](const std::vector<int64_t>& order) {
+    return fuse::Operator{ops::kOnnx, "Transpose", 13, {{"perm", order}}};
+  };
+  for (const ScanAxis& axis : axes.inputs) {
+    int& input = scan.inputs[axis.slot];
+    const int to = turned(input, axis.to_front);
+    add_beside(scan, transpose(axis.to_front), std::exchange(input, to), to);
+  }
+  for (const ScanAxis& axis : axes.outputs) {
+    int& output = scan.outputs[axis.slot];
+    if (output < 0) continue;
+    const int from = turned(output, axis.to_front);
+    add_beside(scan, transpose(axis.from_front), from, std::exchange(output, from));
+  }
+}
+
+int FusedGraph::turned(int value, const std::vector<int64_t>& order) {
+  fuse::Value made = graph_.values[size_t(value)];
+  made.name += " turned";
+  made.is_constant = made.is_output = false;
+  made.constant = nullptr;
+  if (made.dims) made.dims = fuse::permuted(*made.dims, order);
+  graph_.values.push_back(std::move(made));
+  return int(graph_.values.size()) - 1;
+}
+
+void FusedGraph::add_beside(const fuse::Node& node, fuse::Operator op, int input, int output) {
+  fuse::Node& made = beside_.emplace_back(fuse::Node{node.info, {input}, {output}});
+  made.own = std::make_shared<const fuse::Operator>(std::move(op));
+}
+
+fuse::Plan FusedGraph::plan_of_body(const OrtGraph* body, bool is_loop, bool by_data, const Order& order,
                                     const std::vector<const OrtValueInfo*>& reads,
                                     const std::set<std::string>& host_reads,
                                     const std::set<std::string>& made_on_host) {
   std::vector<int> inputs, host_inputs, outputs;
-  for (const OrtValueInfo* value : input_values_of(body)) inputs.push_back(see(value));
-  if (is_loop && !by_data) {  // the iteration's number and the condition
-    host_inputs.assign(inputs.begin(), inputs.begin() + 2);
-    inputs.erase(inputs.begin(), inputs.begin() + 2);
+  std::vector<const OrtValueInfo*> comes_in = input_values_of(body), goes_out = output_values_of(body);
+  if (is_loop) {  // behind the iteration's number and the condition, or a condition
+    const auto given = std::exchange(comes_in, {comes_in[0], comes_in[1]}),
+               made = std::exchange(goes_out, {goes_out[0]});
+    for (size_t i : order.carried) comes_in.push_back(given[i + 2]), goes_out.push_back(made[i + 1]);
+    goes_out.insert(goes_out.end(), made.begin() + ptrdiff_t(given.size() - 1), made.end());
+  }
+  for (const OrtValueInfo* value : comes_in) inputs.push_back(see(value));
+  const size_t host_carried = is_loop && !by_data ? order.on_host : 0;
+  if (is_loop && !by_data) {
+    const auto first = inputs.begin(), last = first + 2 + ptrdiff_t(host_carried);
+    host_inputs.assign(first, last);
+    inputs.erase(first, last);
   }
   for (const OrtValueInfo* value : reads) inputs.push_back(see(value));
-  for (const std::string& value : host_reads) host_inputs.push_back(numbers_.at(value));
-  for (const OrtValueInfo* value : output_values_of(body)) {
+  for (const std::string& value : host_reads) host_inputs.push_back(numbers_.at(outer_name(value)));
+  for (const OrtValueInfo* value : goes_out) {
     outputs.push_back(see(value));
     fuse::Value& made = graph_.values[size_t(outputs.back())];
     const OrtValue* constant = nullptr;
@@ -168,8 +255,9 @@ fuse::Plan FusedGraph::plan_of_body(const OrtGraph* body, bool is_loop, bool by_
     node.takable = std::ranges::none_of(node.outputs, [&](int value) {
       return value >= 0 && made_on_host.contains(graph_.values[size_t(value)].name);
     });
+  const size_t host_outputs = is_loop && !by_data ? 1 + host_carried : 0;
   return fuse::plan_of_body(
-      graph_, {std::move(inputs), std::move(host_inputs), std::move(outputs), size_t(is_loop && !by_data), by_data},
+      graph_, {std::move(inputs), std::move(host_inputs), std::move(outputs), host_outputs, host_carried, by_data},
       reads.size(), settings_);
 }
 
@@ -188,10 +276,13 @@ void FusedGraph::sort() {
 
 void FusedGraph::read_constants() {
   for (const fuse::Node& node : graph_.nodes)
-    for (size_t i = 0; i < node.inputs.size(); ++i)
-      if (node.inputs[i] >= 0)
-        if (fuse::Value& value = graph_.values[size_t(node.inputs[i])]; value.is_constant && !value.constant)
-          value.constant = node.info->constant_input(int(i));
+    if (!node.own) read_constants_of(node);
+}
+void FusedGraph::read_constants_of(const fuse::Node& node) {
+  for (size_t i = 0; i < node.inputs.size(); ++i)
+    if (node.inputs[i] >= 0)
+      if (fuse::Value& value = graph_.values[size_t(node.inputs[i])]; value.is_constant && !value.constant)
+        value.constant = node.info->constant_input(int(i));
 }
 
 FusedGraph::Ends FusedGraph::ends_of(const GraphNodeInfo& fused) {

@@ -13,6 +13,7 @@
 #include "fuse/padded_run.h"
 #include "plugin/model/bodies.h"
 #include "plugin/model/node_info.h"
+#include "plugin/model/scan_axes.h"
 
 namespace encore::plugin {
 
@@ -33,7 +34,7 @@ class FusedGraph {
  public:
   // With `compiled` nodes with bodies are to run these themselves, having those values on the host.
   FusedGraph(const OrtGraph* graph, const ops::Settings& settings, const Compiled* compiled = nullptr,
-             std::set<std::string> on_host = {});
+             std::set<std::string> on_host = {}, std::map<std::string, const OrtValueInfo*> outer_values = {});
   // What the node is to do, which is one group's; the plan refers to this.
   fuse::Plan plan(const GraphNodeInfo& fused, const fuse::KnownDims& known, const fuse::Watch& watch);
   // The same of a region, or of the whole model, which makes the values that are named on the host.
@@ -56,21 +57,35 @@ class FusedGraph {
                                         const ops::Settings&, bool, fuse::KnownDims&);
   void add(const OrtNode* node);
   void add_bodies(const OrtNode* node, fuse::Node& made);
-  fuse::Plan plan_of_body(const OrtGraph* body, bool is_loop, bool by_data,
+  // What a Loop carries: the values in the order in which its step has them, those first that the host hands on.
+  struct Order {
+    std::vector<size_t> carried;
+    size_t on_host = 0;
+  };
+  void arrange(fuse::Node& loop, const Order& order, size_t carried);
+  void turn(fuse::Node& scan, const ScanAxes& axes);
+  int turned(int value, const std::vector<int64_t>& order);
+  void add_beside(const fuse::Node& node, fuse::Operator op, int input, int output);
+  fuse::Plan plan_of_body(const OrtGraph* body, bool is_loop, bool by_data, const Order& order,
                           const std::vector<const OrtValueInfo*>& reads, const std::set<std::string>& host_reads,
                           const std::set<std::string>& made_on_host);
+  std::string outer_name(const std::string& name) const;
+  bool is_on_host(const std::string& name) const;
   int see(const OrtValueInfo* value, ops::Type type, const std::optional<std::vector<int64_t>>& dims);
   int see(const OrtValueInfo* value);
   int number(const OrtValueInfo* value);
   int64_t symbol(const std::string& name);
   void sort();
   void read_constants();
+  void read_constants_of(const fuse::Node& node);
 
   const ops::Settings settings_;
   const Compiled* const compiled_;
-  std::set<std::string> on_host_;  // values by name
+  std::set<std::string> on_host_;                            // values by name
+  std::map<std::string, const OrtValueInfo*> outer_values_;  // what inputs of this body are
   fuse::Graph graph_;
   std::deque<GraphNodeInfo> infos_;  // of the nodes
+  std::vector<fuse::Node> beside_;   // what nodes with bodies leave to others
   std::vector<std::unique_ptr<FusedGraph>> bodies_;
   std::deque<ops::Tensor> outgoing_;  // constants that are outputs
   std::unordered_map<std::string, int> numbers_;

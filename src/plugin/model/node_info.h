@@ -82,6 +82,8 @@ class GraphNodeInfo : public NodeInfoBase {
   explicit GraphNodeInfo(const OrtNode* node);
   const OrtNode* node() const { return node_; }
   bool is_constant(int i) const;
+  // Null if it is absent.
+  const OrtValueInfo* input_info(int i) const { return has_input(i) ? input_values_[size_t(i)] : nullptr; }
 
   const ops::Tensor* constant_input(int i) const override;
   std::optional<int64_t> find_int(const char* attribute) const override;

@@ -246,6 +246,58 @@ HostPart host_part(const PlacementGraph& graph, const std::vector<int>& part_of)
   return part;
 }
 
+HostCarried carried_on_host(const PlacementGraph& graph, const std::vector<Carried>& carried) {
+  const Links links = link(graph);
+  const std::vector<int> order = fuse::running_order(makers_of(graph, links));
+  HostCarried found{std::vector<bool>(carried.size(), true), std::vector<bool>(graph.nodes.size())};
+  std::vector<bool> able(graph.nodes.size());
+  for (bool changed = true; changed;) {
+    std::vector<bool> is_there(graph.from_outside.size());  // by value
+    for (size_t value = 0; value < is_there.size(); ++value)
+      is_there[value] = links.producer[value] < 0 && !graph.from_outside[value];
+    for (size_t c = 0; c < carried.size(); ++c) is_there[size_t(carried[c].value)] = found.values[c];
+    for (int n : order) {
+      const PlacementNode& node = graph.nodes[size_t(n)];
+      able[size_t(n)] = node.is_host_op && std::ranges::all_of(node.inputs, [&](int value) {
+                          return value < 0 || is_there[size_t(value)];
+                        });
+      for (int value : node.outputs)
+        if (value >= 0) is_there[size_t(value)] = able[size_t(n)] || leaves_on_host(node, value);
+    }
+    changed = false;
+    for (size_t c = 0; c < carried.size(); ++c)
+      if (found.values[c] && !is_there[size_t(carried[c].next)]) found.values[c] = false, changed = true;
+  }
+  std::vector<bool> wanted(graph.from_outside.size());
+  const auto want = [&](int value) {
+    if (value >= 0) wanted[size_t(value)] = true;
+  };
+  for (const PlacementNode& node : graph.nodes) {
+    for (size_t i = 0; node.claimable && i < node.inputs.size(); ++i)
+      if (node.host_inputs[i]) want(node.inputs[i]);
+    std::ranges::for_each(node.host_reads, want);
+  }
+  for (bool changed = true; changed;) {
+    for (auto n = order.rbegin(); n != order.rend(); ++n) {
+      const PlacementNode& node = graph.nodes[size_t(*n)];
+      const auto is_wanted = [&](int value) {
+        return value >= 0 && wanted[size_t(value)] && !leaves_on_host(node, value);
+      };
+      if (!able[size_t(*n)] || std::ranges::none_of(node.outputs, is_wanted)) continue;
+      found.nodes[size_t(*n)] = true;
+      std::ranges::for_each(node.inputs, want);
+    }
+    changed = false;
+    for (size_t c = 0; c < carried.size(); ++c) {
+      if (!found.values[c] || !wanted[size_t(carried[c].value)] || wanted[size_t(carried[c].next)]) continue;
+      want(carried[c].next);
+      changed = true;
+    }
+  }
+  for (size_t c = 0; c < carried.size(); ++c) found.values[c] = found.values[c] && wanted[size_t(carried[c].value)];
+  return found;
+}
+
 void let_data_decide(PlacementGraph& graph, const std::vector<bool>& on_cpu) {
   if (std::ranges::none_of(graph.nodes, [](const PlacementNode& node) { return bool(node.do_without); })) return;
   const Links links = link(graph);

@@ -62,6 +62,18 @@ struct HostPart {
 // By node the one that it is a part of, which tells the host nothing but what it computes there; -1 for none.
 HostPart host_part(const PlacementGraph& graph, const std::vector<int>& part_of);
 
+// Of a loop's body a value that goes on: as it comes in, and as it goes out.
+struct Carried {
+  int value, next;
+};
+struct HostCarried {
+  std::vector<bool> values;  // by carried one: the host hands it on
+  std::vector<bool> nodes;   // make these, and what else is wanted on the host
+};
+// Which of them the host can hand on if it has what they begin with, and has to, for what is wanted there depends on
+// them. What the host lacks is `from_outside`.
+HostCarried carried_on_host(const PlacementGraph& graph, const std::vector<Carried>& carried);
+
 // Has control flow decided by data on the device where the host surely lacks what decides: not where that comes from
 // graphs around, which may have it there.
 void let_data_decide(PlacementGraph& graph, const std::vector<bool>& on_cpu);
