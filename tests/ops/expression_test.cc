@@ -21,6 +21,7 @@ TEST(Expression, IsReadAsItIsWritten) {
            "part x1 along -1 from 3 to 3; roll x0 along -2 by 1; v0: float = add(x0, x1); out v0",
            "join x0 to x2 along -1; join x3 to x3 along -2; v0: float = add(x0, x3); out v0",
            "v0: float = hard_sigmoid[0.2, 0.5](x0); v1: float16 = cast(v0); out v1",
+           "v0: uint8 = to_uint8[0.5, 128](x0); v1: float16 = from_linear[0.5, 128](v0); out v0, v1",
            "v0: int64 = mod(x0, int -7); v1: bool = equal(v0, int 2147483647); v2: int32 = cast(v1); out v2, v0",
        })
     EXPECT_EQ(text_of(expression_from(text)), text);
@@ -35,6 +36,8 @@ TEST(Expression, SaysWhatCannotBeRead) {
            "v0: float = addd(x0, x1); out v0",
            "v1: float = abs(x0); out v1",
            "v0: int8 = abs(x0); out v0",
+           "v0: uint8 = to_int8[1, 0](x0); out v0",
+           "v0: float = to_uint8[1, 0](x0); out v0",
            "v0: int64 = add(x0, int 2147483648); out v0",
            "v0: int64 = add(x0, int 0.5); out v0",
            "v0: int64 = add(x0, int x); out v0",

@@ -182,6 +182,8 @@ class Reader {
     const Row* const row = std::ranges::find_if(kRows, [&](const Row& one) { return one.name == called; });
     check(row != std::end(kRows));
     made.call.function = row->function;
+    check((made.type == Type::u8) == (row->function == to_uint8));
+    check((made.type == Type::i8) == (row->function == to_int8));
     if (takes("[")) {
       made.call.p = number<float>();
       if (takes(", ")) made.call.q = number<float>();
