@@ -183,6 +183,7 @@ class Examination {
     place.is_host_op = is_host_op(info);
     place.is_small = place.is_host_op && makes_few(info);
     place.may_join = place.claimable ? has_op_[n] && !sized_by_data_[n] : place.is_host_op;
+    if (place.may_join && place.claimable) go_without_bounds(place, info);
   }
 
   // A node with bodies joins as one that has an op does.

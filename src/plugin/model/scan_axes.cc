@@ -40,7 +40,8 @@ std::optional<ScanAxes> scan_axes(const OrtNode* node) {
   if (scanned < 0 || carried < 0 || (along_inputs && int64_t(along_inputs->size()) != scanned) ||
       (along_outputs && int64_t(along_outputs->size()) != scan.output_count() - carried))
     return std::nullopt;
-  const auto add = [&](std::vector<ScanAxis>& to, size_t slot, int64_t axis, ops::Type type, std::optional<int64_t> rank) {
+  const auto add = [&](std::vector<ScanAxis>& to, size_t slot, int64_t axis, ops::Type type,
+                       std::optional<int64_t> rank) {
     if (axis == 0) return true;
     if (!rank || axis < -*rank || axis >= *rank || device::is_packed(type)) return false;
     if (axis != -*rank) to.push_back(axis_of(slot, axis < 0 ? axis + *rank : axis, *rank));

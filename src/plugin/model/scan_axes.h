@@ -8,7 +8,7 @@
 namespace encore::plugin {
 
 struct ScanAxis {
-  size_t slot;  // an input or an output of the node
+  size_t slot;                                // an input or an output of the node
   std::vector<int64_t> to_front, from_front;  // as Transpose has it: that dimension becomes the first one, and is again
 };
 // Of what does not go along the first one.
