@@ -147,7 +147,8 @@ class Examination {
       if (const auto next = numbers_.find(value.next); value.is_unchanged && next != numbers_.end())
         unchanged.insert(next->second);
     for (PlacementNode& node : placement_.nodes)
-      if (std::ranges::any_of(node.outputs, [&](int value) { return unchanged.contains(value); })) node.may_join = false;
+      if (std::ranges::any_of(node.outputs, [&](int value) { return unchanged.contains(value); }))
+        node.may_join = false;
     if (may_go_by_data(loop_, *compiled_)) return on_cpu;
     PlacementGraph body = placement_;
     std::vector<Carried> carried;
