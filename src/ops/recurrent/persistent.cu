@@ -107,7 +107,7 @@ struct PersistentCell {
   bool is_there;
   int layer, sums;  // where those of its first part are: R's, or W's in layers above the first
   int64_t slot;
-  int64_t steps;      // of its sequence
+  int steps;          // of its sequence
   int64_t x, y, end;  // where its values lie, x and y in the first step
   float h, c;
   float biases[2 * kGates], peepholes[3];
@@ -262,7 +262,7 @@ struct PersistentSteps {
         (l == 0 ? 0 : 2 * l - 1) * sums_of_part() + unit * p.by_sequence_tiles.divisor() * kSequences + sequence;
     cell.slot = slots_of(way) + sequence * int64_t(p.layout.width) + l * p.hidden + place.unit;
     cell.x = p.sequences.x_at(place), cell.y = p.sequences.y_at(place), cell.end = p.sequences.end_at(place);
-    cell.steps = p.sequences.lengths ? p.sequences.lengths[sequence] : p.sequences.steps;
+    cell.steps = p.sequences.lengths ? p.sequences.lengths[sequence] : int(p.sequences.steps);
     if (cell.steps == 0) {  // there is no last one, which would write them
       if (layer.y_h.at) layer.y_h.set(cell.end, 0);
       if (layer.y_c.at) layer.y_c.set(cell.end, 0);
