@@ -170,7 +170,15 @@ CASES = [
     # Lengths
     *[case(op, lengths=[5, 2, 1], direction=d) for op in OPS for d in DIRECTIONS],
     *[case(op, lengths=[3, 0, 4], direction=d, name="none") for op in OPS for d in DIRECTIONS],
-    case("LSTM", lengths=[0, 0, 0], name="nothing"),
+    # In one launch
+    *[
+        case(op, steps=7, batch=n, hidden=24, lengths=[7 - 3 * i % 8 for i in range(n)], direction=d, **AFTER[op])
+        for op in OPS
+        for n in (1, 5, 32)
+        for d in DIRECTIONS
+    ],
+    *[case(op, steps=7, batch=2, hidden=8, lengths=[0, 4], **{**AFTER[op], "name": "none"}) for op in OPS],
+    *[case(op, hidden=8, lengths=[0, 0, 0], **{**AFTER[op], "name": "nothing"}) for op in OPS],
     case("GRU", lengths=[5, 5, 5], name="all", attrs={"linear_before_reset": 1}),
     *[case(op, batch=9, lengths=[5, 4, 3, 2, 1, 1, 5, 3, 2], direction="bidirectional") for op in OPS],
     # Absent inputs and outputs

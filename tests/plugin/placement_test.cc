@@ -80,6 +80,7 @@ class Sketch {
   }
   // Data may decide what it does, and then it reads none of that on the host.
   Sketch& or_by_data() {
+    graph_.nodes.back().has_bodies = true;
     graph_.nodes.back().do_without = [](PlacementNode& node, const std::vector<int>& lacking) {
       const auto lacks = [&](int value) { return std::ranges::count(lacking, value) > 0; };
       for (size_t i = 0; i < node.inputs.size(); ++i)

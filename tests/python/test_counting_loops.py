@@ -6,6 +6,7 @@ import onnxruntime_ep_encore
 import pytest
 from test_bodies_in_regions import HANDS_ON, ONNXRUNTIME, check_all, outside, rows, some
 from test_by_data import region_of
+from test_control_flow import on_cpu
 from test_control_flow_regions import assert_replayed, model, plain
 
 pytestmark = pytest.mark.core
@@ -139,6 +140,48 @@ def test_values_that_are_handed_on_unchanged(how):
     session = check_all(text, [WHOLE, "Gather Mul Add Tanh Mul"], *rows(1, 3, 0, 6), options=plain)
     assert outside(session, "Loop") == []
     assert_replayed(session)
+
+
+def test_what_is_unchanged_is_not_copied():
+    """By loops that data decides about: a graph has no more than if the body reads it from outside."""
+    nodes = []
+    for carries in (True, False):
+        values, makes, read = ("float[m] v", "float[m] v", "v") if carries else ("", "", "w")
+        comma = ", " if carries else ""
+        text = f"""(float[n, m] x) => (float[m] y) <float most = {{9.0}}, int64[1] first = {{0}}, int64 k = {{6}}> {{
+            u = ReduceMax <keepdims = 0> (x, first) w = Exp(u)
+            {"r, vs" if carries else "r"} = Loop <
+                body = step (int64 i, bool c, float[m] a{comma}{values}) => (bool d, float[m] b{comma}{makes}) {{
+                    e = Sub(a, {read}) b = Tanh(e) t = ReduceMax <keepdims = 0> (b) d = Less(t, most) }}>
+                (k, , u{comma}{"w" if carries else ""})
+            y = {"Sub(r, vs)" if carries else "Sub(r, w)"} }}"""
+        session = es.make_session(model(text), plain(), auto_graph=1)
+        single = es.make_session(model(text), plain(), regions=0)
+        for _ in range(3):
+            for feed in rows(3, 5):
+                np.testing.assert_array_equal(session.run(None, feed)[0], single.run(None, feed)[0])
+        assert outside(session, "Loop") == []
+        nodes.append([told["graph_nodes"] / told["graphs"] for told in region_of(session)["shapes"]])
+    assert nodes[0] == nodes[1]
+
+
+def test_names_that_a_body_has_again():
+    """What it calls so is its own, and so nothing is read from outside by that name."""
+    text = counting(
+        values="float[m] a, float[m] v, float[m] u",
+        makes="float[m] b, float[m] v, float[m] e2, float[m] e",
+        step="row = Gather(x, at) f = Add(a, row) b = Add(f, v) e2 = Sub(u, v) e = Neg(e2)",
+        carried="u, u, x0",
+        made="r, vs, us, all",
+        outputs=", float[] all, float[m] vs, float[m] us, int32 last",
+        most="k = Gather(s, zero) most = Cast <to = 6> (k) x0 = Exp(u)",
+    )
+    made, feeds = model(text), rows(1, 3, 0, 6)
+    session = es.make_session(made, plain(), auto_graph=1)
+    for _ in range(3):
+        for feed in feeds:
+            for got, wanted in zip(session.run(None, feed), on_cpu(made, feed), strict=True):
+                np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_values_that_change_places():

@@ -107,6 +107,7 @@ struct PersistentCell {
   bool is_there;
   int layer, sums;  // where those of its first part are: R's, or W's in layers above the first
   int64_t slot;
+  int steps;          // of its sequence
   int64_t x, y, end;  // where its values lie, x and y in the first step
   float h, c;
   float biases[2 * kGates], peepholes[3];
@@ -204,7 +205,7 @@ struct PersistentSteps {
     device::PerThread<Inputs, kMaxThreads> inputs;
     b.threads([&](int t, Shared& s) {
       const PersistentCell<kGates>& cell = own[t].cell;
-      if (cell.is_there && cell.layer == 0 && step < p.sequences.steps) {
+      if (cell.is_there && cell.layer == 0 && step < cell.steps) {
         const int64_t at = cell.x + (turned ? -step : step) * p.sequences.x_time;
         UNROLL for (int gate = 0; gate < kGates; ++gate) inputs[t].of[gate] = p.x.bits(at + gate * int64_t(p.hidden));
       }
@@ -224,7 +225,7 @@ struct PersistentSteps {
       PersistentCell<kGates>& cell = own[t].cell;
       if (!cell.is_there) return;
       const int64_t made = step - cell.layer;
-      if (made >= 0 && made < p.sequences.steps)
+      if (made >= 0 && made < cell.steps)
         take(cell, made, turned, inputs[t], b.template dynamic<Sums>(s, p.layout.sums * int64_t(sizeof(float))));
       p.values.put(cell.slot, step, cell.h);
     });
@@ -261,6 +262,11 @@ struct PersistentSteps {
         (l == 0 ? 0 : 2 * l - 1) * sums_of_part() + unit * p.by_sequence_tiles.divisor() * kSequences + sequence;
     cell.slot = slots_of(way) + sequence * int64_t(p.layout.width) + l * p.hidden + place.unit;
     cell.x = p.sequences.x_at(place), cell.y = p.sequences.y_at(place), cell.end = p.sequences.end_at(place);
+    cell.steps = p.sequences.lengths ? p.sequences.lengths[sequence] : int(p.sequences.steps);
+    if (cell.steps == 0) {  // there is no last one, which would write them
+      if (layer.y_h.at) layer.y_h.set(cell.end, 0);
+      if (layer.y_c.at) layer.y_c.set(cell.end, 0);
+    }
     if (layer.initial_h.at) cell.h = layer.initial_h[cell.end];
     if (layer.initial_c.at) cell.c = layer.initial_c[cell.end];
     UNROLL for (int k = 0; k < 2 * kGates; ++k) {
@@ -361,7 +367,7 @@ struct PersistentSteps {
     }
     Place place{};
     place.time = own.y + (turned ? -step : step) * p.sequences.y_time;
-    place.last = step == p.sequences.steps - 1;
+    place.last = step == own.steps - 1;
     cell(PersistentView<kGates>{p, own, inputs, &own.c}, place, product, &own.h, &own.h);
   }
 };
@@ -411,8 +417,7 @@ void launch(Context& context, const PersistentRecurrence& p, int directions, con
 bool may_persist(int device, std::span<const Recurrence> layers) {
   const Recurrence& r = layers[0];
   constexpr int64_t kFewestSteps = 4;  // else there is little to keep
-  if (r.type == Type::f64 || r.in_bytes || r.lengths || !r.has_usual_activations() ||
-      (r.cell == Cell::gru && !r.reset_after))
+  if (r.type == Type::f64 || r.in_bytes || !r.has_usual_activations() || (r.cell == Cell::gru && !r.reset_after))
     return false;
   if (r.batch < 1 || r.batch > kMostSequences || r.steps < kFewestSteps || r.hidden % 4 != 0 || r.hidden < 4 ||
       r.hidden > kMostHidden || layers.size() > size_t(kMostLayers))

@@ -39,6 +39,19 @@ struct Begin {
   }
 };
 
+struct CheckLengths {
+  const int32_t* lengths;
+  int32_t* checked;
+  int64_t steps;
+  device::FaultRef fault;
+  DEVICE_FN void operator()(int64_t i) const {
+    const int64_t length = lengths[i];
+    const bool is_good = length >= 0 && length <= steps;
+    if (!is_good) fault.report(device::FaultKind::bad_value, length, steps);
+    checked[i] = is_good ? int32_t(length) : 0;
+  }
+};
+
 void begin(Context& context, Recurrence& r) {
   const size_t bytes = device::size_bytes(r.type), wide = r.type == Type::f64 ? sizeof(double) : sizeof(float);
   r.h = context.scratch(2 * size_t(r.states()) * bytes);  // the last and the next
@@ -80,12 +93,18 @@ void multiply_inputs(Context& context, Recurrence& r) {
 
 }  // namespace
 
+const int32_t* checked_lengths(Context& context, const Recurrence& r, const int32_t* lengths) {
+  auto* const checked = static_cast<int32_t*>(context.scratch(size_t(r.batch) * sizeof(int32_t)));
+  device::for_each_index(context.stream(), r.batch, CheckLengths{lengths, checked, r.steps, context.fault()});
+  return checked;
+}
+
 void run_recurrence(Context& context, std::span<const Recurrence> layers) {
   Recurrence r = layers[0];
   if (r.states() == 0) return;
   if (r.y && (r.lengths || r.longest < r.steps))  // past their ends sequences are zero
     device::fill(context.stream(), r.y, 0, size_t(r.steps * r.states()) * device::size_bytes(r.type));
-  const bool persists = may_persist(context.stream().device(), layers);
+  const bool persists = r.longest > 0 && may_persist(context.stream().device(), layers);
   if (!persists) begin(context, r);
   if (r.longest == 0) return;
   multiply_inputs(context, r);

@@ -65,6 +65,10 @@ void run_recurrence(Context& context, std::span<const Recurrence> layers);
 // DynamicQuantizeLinear does.
 void round_to_bytes(StreamRef stream, const float* values, int64_t groups, int64_t count, float* rounded);
 
+// Those of sequences, which only the device knows, of which none is longer than there are steps: a bad one is reported,
+// and is none.
+const int32_t* checked_lengths(Context& context, const Recurrence& r, const int32_t* lengths);
+
 // The steps alone.
 void run_rnn(Context& context, const Recurrence& recurrence);
 void run_gru(Context& context, const Recurrence& recurrence);

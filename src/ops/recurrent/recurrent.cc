@@ -139,12 +139,18 @@ class Recurrent : public Op {
       r.p = expect(context.find_input(at_.p), "P", {d, 3 * r.hidden});
     }
     const Tensor* const lengths = context.find_input(at_.lengths);
-    r.longest = lengths ? longest_of(*lengths, r) : r.steps;
+    const bool are_on_host = lengths && lengths->where == Where::host;
+    if (lengths)
+      require(lengths->shape == Shape{r.batch}, "sequence_lens has shape ", lengths->shape.str(), "; [", r.batch,
+              "] is wanted");
+    r.longest = are_on_host ? longest_of(*lengths, r) : r.steps;
 
     const auto output = [&](int i) { return context.wants_output(i) ? context.output(i, state).data : nullptr; };
     r.y_h = output(at_.y_h);
     if (r.cell == Cell::lstm) r.y_c = output(at_.y_c);
-    if (lengths && !all_are(*lengths, r.steps))
+    if (lengths && !are_on_host)
+      r.lengths = checked_lengths(context, r, lengths->as<const int32_t>());
+    else if (lengths && !all_are(*lengths, r.steps))
       r.lengths = on_device(context, {lengths->as<const int32_t>(), size_t(r.batch)});
     return r;
   }
@@ -226,8 +232,6 @@ class Recurrent : public Op {
   }
 
   static int64_t longest_of(const Tensor& lengths, const Recurrence& r) {
-    require(lengths.shape == Shape{r.batch}, "sequence_lens has shape ", lengths.shape.str(), "; [", r.batch,
-            "] is wanted");
     int64_t longest = 0;
     for (int64_t i = 0; i < r.batch; ++i) {
       const int64_t length = lengths.as<const int32_t>()[i];

@@ -154,21 +154,6 @@ class Examination {
     graph_.nodes.push_back(std::move(node));
   }
 
-  static void go_without_bounds(PlacementNode& node, const GraphNodeInfo& info) {
-    std::vector<bool> bounds;
-    for (int i = 0; i < info.input_count(); ++i) bounds.push_back(ops::is_bound_alone(info, i));
-    if (std::ranges::count(bounds, true) == 0) return;
-    node.do_without = [=](PlacementNode& to, const std::vector<int>& lacking) {
-      bool is_new = false;
-      for (size_t i = 0; i < bounds.size(); ++i) {
-        if (!bounds[i] || !to.host_inputs[i] || !std::ranges::count(lacking, to.inputs[i])) continue;
-        to.host_inputs[i] = false;
-        is_new = true;
-      }
-      return is_new;
-    };
-  }
-
   std::string why_not(const ops::OpRow* row, const GraphNodeInfo& info, const OrtNode* inner, PlacementNode& node) {
     const std::string_view ep = ep_of(inner);
     if (!row || (!ep.empty() && ep != compiled_.ep)) return text(node.name, place_, " is not Encore's");
@@ -364,6 +349,21 @@ Way find_way(const OrtNode* node, const Compiled& compiled, const ops::Settings&
 
 }  // namespace
 
+void go_without_bounds(PlacementNode& place, const ops::NodeInfo& info) {
+  std::vector<bool> bounds;
+  for (int i = 0; i < info.input_count(); ++i) bounds.push_back(info.has_input(i) && ops::is_bound_alone(info, i));
+  if (std::ranges::count(bounds, true) == 0) return;
+  place.do_without = [=](PlacementNode& to, const std::vector<int>& lacking) {
+    bool is_new = false;
+    for (size_t i = 0; i < bounds.size(); ++i) {
+      if (!bounds[i] || !to.host_inputs[i] || !std::ranges::count(lacking, to.inputs[i])) continue;
+      to.host_inputs[i] = false;
+      is_new = true;
+    }
+    return is_new;
+  };
+}
+
 std::vector<NamedBody> bodies_of(const OrtNode* node) {
   size_t count = 0;
   check(ort().api->Node_GetNumSubgraphs(node, &count));
@@ -491,6 +491,7 @@ std::string place_bodies(PlacementNode& place, const OrtNode* node, const Compil
   const Way way = find_way(node, compiled, settings, {});  // the condition that a body makes may be what the host lacks
   if (!way.claim.why_not.empty()) return way.claim.why_not;
   ByData known = way.by_data;
+  place.has_bodies = true;
   if (known.decides || known.host_carries) place.outside = std::make_shared<const PlacementNode>(place);
   take(place, way.claim, known.decides);
   place.do_without = [=, &compiled, &settings](PlacementNode& to, const std::vector<int>& lacking) mutable {

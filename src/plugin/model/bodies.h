@@ -77,6 +77,8 @@ struct Beyond {
 std::optional<Beyond> beyond_unrolled(const OrtNode* node, const Compiled& compiled, const ops::Settings& settings,
                                       const ByData& known, const BodyClaim& claim);
 
+// Has the node read on the device, where the host lacks it, what is a bound alone.
+void go_without_bounds(PlacementNode& place, const ops::NodeInfo& info);
 // Says of a node with bodies that it may join a part, or returns why not. `numbers` are those of the values, by name.
 // All of these are to live as long as the placement is decided about.
 std::string place_bodies(PlacementNode& place, const OrtNode* node, const Compiled& compiled,

@@ -142,12 +142,13 @@ class Examination {
   // the loop begins with onnxruntime tells nothing here. Gives all that may be made on the host.
   std::vector<bool> leave_what_the_host_makes(const std::vector<bool>& on_cpu) {
     const std::vector<CarriedValue> values = carried_values(loop_);
-    std::set<std::string> unchanged;
+    std::set<int> unchanged;
     for (const CarriedValue& value : values)
-      if (value.is_unchanged) unchanged.insert(value.next);
-    for (size_t n = 0; n < nodes_.size(); ++n)
-      for (int value : placement_.nodes[n].outputs)
-        if (value >= 0 && unchanged.contains(name_of(value))) placement_.nodes[n].may_join = false;
+      if (const auto next = numbers_.find(value.next); value.is_unchanged && next != numbers_.end())
+        unchanged.insert(next->second);
+    for (PlacementNode& node : placement_.nodes)
+      if (std::ranges::any_of(node.outputs, [&](int value) { return unchanged.contains(value); }))
+        node.may_join = false;
     if (may_go_by_data(loop_, *compiled_)) return on_cpu;
     PlacementGraph body = placement_;
     std::vector<Carried> carried;
@@ -183,6 +184,7 @@ class Examination {
     place.is_host_op = is_host_op(info);
     place.is_small = place.is_host_op && makes_few(info);
     place.may_join = place.claimable ? has_op_[n] && !sized_by_data_[n] : place.is_host_op;
+    if (place.may_join && place.claimable) go_without_bounds(place, info);
   }
 
   // A node with bodies joins as one that has an op does.

@@ -52,17 +52,26 @@ int FusedGraph::number(const OrtValueInfo* value) {
   const char* name = nullptr;
   if (value) check(ort().api->GetValueInfoName(value, &name));
   if (!name || !*name) return -1;
-  if (const auto outer = outer_values_.find(name); outer != outer_values_.end()) return number(outer->second);
+  if (const auto outer = outer_values_.find(name); outer != outer_values_.end()) {
+    const int at = number(outer->second);
+    read_constant(at, outer->second);
+    return at;
+  }
   const auto [known, is_new] = numbers_.try_emplace(name, int(graph_.values.size()));
   if (is_new) {
     fuse::Value& made = graph_.values.emplace_back();
     made.name = name;
     made.is_constant = is_constant(value);
-    const OrtValue* constant = nullptr;
-    if (made.is_constant && !outer_values_.empty()) check(ort().api->ValueInfo_GetInitializerValue(value, &constant));
-    if (constant) made.constant = &outgoing_.emplace_back(tensor_of(constant, ops::Where::host));
   }
   return known->second;
+}
+
+// Which no node inside knows for one.
+void FusedGraph::read_constant(int at, const OrtValueInfo* value) {
+  fuse::Value& known = graph_.values[size_t(at)];
+  const OrtValue* constant = nullptr;
+  if (known.is_constant && !known.constant) check(ort().api->ValueInfo_GetInitializerValue(value, &constant));
+  if (constant) known.constant = &not_inside_.emplace_back(tensor_of(constant, ops::Where::host));
 }
 
 int FusedGraph::see(const OrtValueInfo* value, Type type, const std::optional<std::vector<int64_t>>& dims) {
@@ -182,7 +191,7 @@ void FusedGraph::arrange(fuse::Node& loop, const Order& order, size_t carried) {
   }
   loop.outputs.insert(loop.outputs.end(), outputs.begin() + ptrdiff_t(carried), outputs.end());
   for (size_t i = 0; i < carried; ++i)
-    if (!std::ranges::count(order.carried, i) && outputs[i] >= 0)
+    if (!std::ranges::count(order.carried, i) && is_read(infos_.back().node(), i))
       add_beside(loop, {ops::kOnnx, "Identity", 16}, inputs[i + 2], outputs[i]);
 }
 
@@ -245,10 +254,7 @@ fuse::Plan FusedGraph::plan_of_body(const OrtGraph* body, bool is_loop, bool by_
   for (const std::string& value : host_reads) host_inputs.push_back(numbers_.at(outer_name(value)));
   for (const OrtValueInfo* value : goes_out) {
     outputs.push_back(see(value));
-    fuse::Value& made = graph_.values[size_t(outputs.back())];
-    const OrtValue* constant = nullptr;
-    if (made.is_constant) check(ort().api->ValueInfo_GetInitializerValue(value, &constant));
-    if (constant) made.constant = &outgoing_.emplace_back(tensor_of(constant, ops::Where::host));
+    read_constant(outputs.back(), value);
   }
   read_constants();
   for (fuse::Node& node : graph_.nodes)

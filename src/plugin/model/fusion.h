@@ -77,6 +77,7 @@ class FusedGraph {
   int64_t symbol(const std::string& name);
   void sort();
   void read_constants();
+  void read_constant(int at, const OrtValueInfo* value);
   void read_constants_of(const fuse::Node& node);
 
   const ops::Settings settings_;
@@ -87,7 +88,7 @@ class FusedGraph {
   std::deque<GraphNodeInfo> infos_;  // of the nodes
   std::vector<fuse::Node> beside_;   // what nodes with bodies leave to others
   std::vector<std::unique_ptr<FusedGraph>> bodies_;
-  std::deque<ops::Tensor> outgoing_;  // constants that are outputs
+  std::deque<ops::Tensor> not_inside_;  // constants that no node inside knows
   std::unordered_map<std::string, int> numbers_;
   std::unordered_map<std::string, int64_t> symbols_;  // by the dimension's name
 };

@@ -402,7 +402,7 @@ std::vector<int> regions(const PlacementGraph& given, const std::vector<bool>& o
   for (int n : in_small_regions) region_of[size_t(n)] = kInSmallRegion;
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const PlacementNode& node = graph.nodes[n];
-    const bool is_by_data = node.outside && !lacks_on_host(graph, links, node);
+    const bool is_by_data = node.has_bodies && node.outside && !lacks_on_host(graph, links, node);
     if (region_of[n] >= 0 || !node.may_join || on_cpu[n]) continue;
     const bool is_alone =
         can_be_alone(graph, links, node) && (graph.has_lone_parts || shares_constants(graph, links, int(n), region_of));

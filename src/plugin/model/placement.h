@@ -16,6 +16,7 @@ struct PlacementNode {
   std::vector<int> read_inside = {};            // values that graphs inside of it read
   std::vector<int> host_reads = {};             // those that these read on the host, if it is a part of a node
   std::vector<int> fetched = {};                // values that are as long as data says, for no reader in its part
+  bool has_bodies = false;                      // graphs are inside of it, and Encore can run them
   bool claimable = false;                       // there is a kernel for it
   bool shape_like = false;                      // its tensors have the types and sizes of shape arithmetic
   bool may_join = false;                        // Encore can run it as a part of a node

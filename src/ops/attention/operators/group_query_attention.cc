@@ -15,7 +15,6 @@
 #include "ops/attention/dense/decode_step.h"
 #include "ops/attention/inputs/grouped_inputs.h"
 #include "ops/attention/inputs/heads.h"
-#include "ops/bound_alone.h"
 #include "ops/choice.h"
 #include "ops/registry.h"
 
@@ -357,18 +356,6 @@ class GroupQueryAttention : public Op {
 };
 
 }  // namespace
-
-// Of a row that goes into a cache with room: kernels have the lengths, and the angles are for as many positions.
-bool is_bound_alone(const NodeInfo& node, int input) {
-  constexpr int kPast = 3, kTotal = 6, kAngles = 7, kPositions = 9, kScores = 10;
-  if (node.domain() != kMicrosoft || node.op_type() != "GroupQueryAttention" || input != kTotal) return false;
-  const auto query = node.input_dims(0), past = node.input_dims(kPast), angles = node.input_dims(kAngles);
-  if (!query || query->size() != 3 || (*query)[1] != 1 || !node.has_input(kPast) || node.has_input(kScores) ||
-      (node.output_count() > 3 && node.has_output(3)))
-    return false;
-  if (!node.has_input(kAngles) || node.has_input(kPositions)) return true;
-  return past && past->size() == 4 && (*past)[2] >= 0 && angles && !angles->empty() && (*angles)[0] >= (*past)[2];
-}
 
 std::vector<OpRow> group_query_attention_rows() {
   // The present does not reuse the past of another node: it may be larger, which is not known when reuse is planned.
