@@ -49,6 +49,8 @@ def test_programs_quantize_as_operators_do(encore, make_model, tmp_path, kind, d
     for at, (x, got) in enumerate(runs(model, [1, 3], (5, 8))):
         if by_operators:
             np.testing.assert_array_equal(got, by_operators[at])
+        if dtype == "float16" and es.ORT_VERSION < (1, 32):
+            continue  # whose CPU provider quantizes halves otherwise
         wanted = es.on_cpu(model).run(None, {"x": x})[0]
         # A number between two bytes, or nearly, may become either.
         np.testing.assert_allclose(got, wanted, rtol=0, atol=0.0078125 * 1.01)
