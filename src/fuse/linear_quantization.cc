@@ -54,12 +54,12 @@ std::optional<ops::ScalarCall> linear_call(const Match& match, int s) {
   const Type of_bytes = quantizes ? node.output_type(0) : node.input_type(0);
   if (!(of_floats == Type::f32 || ops::kHalves.has(of_floats)) || node.input_type(1) != of_floats) return std::nullopt;
   if (of_bytes != Type::u8 && of_bytes != Type::i8) return std::nullopt;
-  const bool rounds_quotients = node.get_int("precision", 0) != 0 || (node.since_version() >= 23 && quantizes);
-  if (of_floats != Type::f32 && rounds_quotients) return std::nullopt;
+  // Quotients may be rounded to halves, which version 23 does by itself.
+  if (node.get_int("precision", 0) != 0 || (quantizes && node.since_version() >= 23 && of_floats != Type::f32))
+    return std::nullopt;
   const auto scale = match.number(match.step(s), 1, 1);
   const auto zero_point = byte_of(match, match.step(s), 2, of_bytes);
   if (!scale || !std::isfinite(*scale) || !zero_point) return std::nullopt;
-  using enum ops::ScalarFunction;
   return ops::ScalarCall{!quantizes             ? from_linear
                          : of_bytes == Type::u8 ? to_uint8
                                                 : to_int8,

@@ -37,6 +37,7 @@ TEST(LinearQuantization, IsNotElementwiseByNumbersThatNobodyKnows) {
   stays("const scale: f32[] = 0.5", "const scale: f32[8] = [1, 2, 3, 4, 5, 6, 7, 8]");
   stays("const scale: f32[] = 0.5", "const scale: f32[] = inf");
   stays("const zero: u8[] = 100", "in zero: u8[]");
+  stays("QuantizeLinear(x, scale, zero)", "QuantizeLinear@23(x, scale, zero) {precision = 10}");
 }
 
 // Bytes that become numbers and the same bytes again.
