@@ -141,6 +141,7 @@ ACCEPTED = [
     Accepted("Resize", SERVED, "the CPU EP interpolates between fewer dimensions", says("ScalesValidation")),
     Accepted("Resize", REFUSED, "the CPU EP overlooks scales beyond the dimensions", says("scales has")),
     Accepted("Resize", REFUSED, "a negative size, which a policy passes over", has_negative_size),
+    Accepted("Resize", REFUSED, "the CPU EP does not crop along a third axis", says("cubic interpolation along")),
     Accepted(
         "LayerNormalization",
         REFUSED,
