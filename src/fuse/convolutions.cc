@@ -49,13 +49,6 @@ bool is_librarys(const Ending& end) {
   return std::ranges::any_of(kThose, [&](const char* name) { return end.activation == name; });
 }
 
-// The number that the step adds to the value; none if it does not.
-std::optional<double> summand(const Match& match, int s, int v) {
-  if (s < 0) return std::nullopt;
-  const size_t input = match.step(s).inputs[0] == v ? 1 : 0;
-  return match.number(match.step(s), input, match.rank(v).value_or(0));
-}
-
 // What the activation makes times a number, or plus one, or both.
 void take_scale(const Match& match, Ending& end) {
   if (end.activation != "Relu" && end.activation != "HardSwish") return;
@@ -65,8 +58,9 @@ void take_scale(const Match& match, Ending& end) {
   if (const int product = match.only_reader(made()); product >= 0)
     if (const auto by = match.scaled(product); by && by->from == made())
       scale = by->factor, end.steps.push_back(product);
-  const int sum = match.only_reader(made(), "Add");
-  if (const auto added = summand(match, sum, made())) shift = *added, end.steps.push_back(sum);
+  const int sum = match.only_reader(made());
+  if (const auto added = match.shifted(sum); added && added->from == made())
+    shift = added->by, end.steps.push_back(sum);
   if (end.steps.size() == steps || !std::isfinite(float(scale)) || !std::isfinite(float(shift)))
     return end.steps.resize(steps);
   end.activation = "Scaled" + end.activation;
@@ -193,8 +187,10 @@ void join_convolution(Match& match, int conv) {
   }
   std::optional<Ending> end = ending_of(match, value);
   if (!end) end = gelu_of(match, value);
-  if (end) take_scale(match, *end);
-  if (end) steps.insert(steps.end(), end->steps.begin(), end->steps.end());
+  if (end) {
+    take_scale(match, *end);
+    steps.insert(steps.end(), end->steps.begin(), end->steps.end());
+  }
   if (steps.size() == 1) return;
   auto node = with_ending(match, conv, inputs[3], end);
   Step made{std::move(node), std::move(inputs), match.step(steps.back()).outputs};

@@ -11,16 +11,6 @@ namespace {
 
 constexpr ops::Types kServed = ops::kHalves | ops::Types{Type::f32};
 
-// Whether a number of this type is meant to be that one.
-bool is_about(std::optional<double> number, double wanted, Type type) {
-  return number && std::abs(*number / wanted - 1) < (type == Type::f32 ? 1e-6 : 2e-3);
-}
-
-std::optional<double> summand(const Match& match, int sum, size_t input) {
-  const Step& step = match.step(sum);
-  return match.number(step, input, match.rank(step.inputs[1 - input]).value_or(0));
-}
-
 bool halves(const Match& match, int product, int v) {
   const auto by = match.scaled(product);
   return by && by->from == v && by->factor == 0.5;
@@ -36,7 +26,8 @@ std::optional<Match::Scaled> scaled_to(const Match& match, int v, double factor,
 // Of a curve f of x, (1 + f) * x / 2: the steps, of which the last one makes the result. No steps if it is none.
 std::vector<int> halved_around(const Match& match, int curve, int x) {
   const int sum = match.only_reader(match.step(curve).outputs[0], "Add");
-  if (sum < 0 || (summand(match, sum, 0) != 1 && summand(match, sum, 1) != 1)) return {};
+  const auto raised = match.shifted(sum);
+  if (!raised || raised->by != 1) return {};
   // Times x and a half, in either order, or times a half of x.
   const int plus_one = match.step(sum).outputs[0], first = match.only_reader(plus_one, "Mul");
   if (first < 0) return {};
@@ -127,13 +118,12 @@ Polynomial product_of_square(const Match& match, int v) {
     const auto by = scaled_to(match, outer, kOuter, type);
     const int sum = by ? match.maker(plus_one, "Add") : -1;
     if (sum < 0 || match.only_reader(plus_one) < 0) continue;
-    for (size_t k = 0; k < 2; ++k) {
-      if (summand(match, sum, k) != 1) continue;
-      std::vector<int> steps = square_of(match, match.step(sum).inputs[1 - k], by->from, kCubic, type);
-      if (steps.empty()) continue;
-      steps.insert(steps.end(), {sum, match.maker(outer), product});
-      return {by->from, std::move(steps)};
-    }
+    const auto raised = match.shifted(sum);
+    if (!raised || raised->by != 1) continue;
+    std::vector<int> steps = square_of(match, raised->from, by->from, kCubic, type);
+    if (steps.empty()) continue;
+    steps.insert(steps.end(), {sum, match.maker(outer), product});
+    return {by->from, std::move(steps)};
   }
   return {};
 }

@@ -1,5 +1,4 @@
 // HardSwish and HardSigmoid as exporters spell them: x + 3, kept from 0 to 6.
-#include <cmath>
 #include <utility>
 
 #include "fuse/passes.h"
@@ -10,21 +9,11 @@ namespace {
 
 constexpr ops::Types kServed{Type::f16, Type::f32};
 
-bool is_sixth(double factor, Type type) { return std::abs(factor * 6 - 1) < (type == Type::f32 ? 1e-6 : 2e-3); }
-
-// What the sum adds 3 to; -1 if it is none.
-int raised(const Match& match, int sum) {
-  const Step& step = match.step(sum);
-  for (size_t i = 0; i < 2; ++i)
-    if (const int x = step.inputs[1 - i]; match.number(step, i, match.rank(x).value_or(0)) == 3) return x;
-  return -1;
-}
-
 // The step that alone reads the value, and takes a sixth of it.
 int sixth_of(const Match& match, int v) {
   const int s = match.only_reader(v);
   const auto by = s < 0 ? std::nullopt : match.scaled(s);
-  return by && by->from == v && is_sixth(by->factor, match.value(v).type) ? s : -1;
+  return by && by->from == v && is_about(by->factor, 1. / 6, match.value(v).type) ? s : -1;
 }
 
 // The one that alone reads it, and multiplies it by x.
@@ -36,9 +25,10 @@ int product_of(const Match& match, int v, int x) {
 }  // namespace
 
 void join_hard_swish(Match& match, int sum) {
-  if (!match.is(sum, "Add") || match.node(sum).since_version() < 7) return;
-  const int x = raised(match, sum), above = match.step(sum).outputs[0];
-  if (x < 0 || !kServed.has(match.value(x).type) || match.value(x).dims != match.value(above).dims) return;
+  const auto raised = match.shifted(sum);
+  if (!raised || raised->by != 3) return;
+  const int x = raised->from, above = match.step(sum).outputs[0];
+  if (!kServed.has(match.value(x).type) || match.value(x).dims != match.value(above).dims) return;
   const auto clip = ending_of(match, above);
   if (!clip || clip->activation != "Clip" || clip->params != std::vector<float>{0, 6}) return;
   const int kept = match.step(clip->steps[0]).outputs[0];

@@ -224,12 +224,11 @@ class Loop final : public Repeated {
   void run_beyond(ops::Context& context, int64_t count, const HostPart& last) const {
     std::vector<Tensor> uploaded;
     for (size_t i = 0; i < host_types_.size(); ++i) {
-      Tensor& to = uploaded.emplace_back(context.input(kOwn + int(i)));
-      std::vector<int32_t> words((to.bytes() + sizeof(int32_t) - 1) / sizeof(int32_t));
-      if (!words.empty()) std::memcpy(words.data(), to.data, to.bytes());
+      const Tensor& given = context.input(kOwn + int(i));
+      Tensor& to = uploaded.emplace_back(given);
       to.where = Where::device;
-      to.data = context.scratch(words.size() * sizeof(int32_t));
-      ops::store(context.stream(), words, static_cast<int32_t*>(to.data));
+      to.data = context.scratch(ops::whole_words(given.bytes()));
+      ops::store(context.stream(), given, to.data);
     }
     Counted counted(context, kOwn, count, uploaded);
     beyond_->run(counted);

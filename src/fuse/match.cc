@@ -46,6 +46,10 @@ const Tensor* single(const Plan& plan, const Step& step, size_t input, size_t mo
 
 }  // namespace
 
+bool is_about(double number, double wanted, Type type) {
+  return std::abs(number / wanted - 1) < (type == Type::f32 ? 1e-6 : 2e-3);
+}
+
 std::optional<double> Match::number(const Step& step, size_t input, size_t most) const {
   const Tensor* const constant = single(plan_, step, input, most);
   if (!constant) return std::nullopt;
@@ -73,6 +77,16 @@ std::optional<Match::Scaled> Match::scaled(int s) const {
     const auto of = rank(from);
     if (!of || value(from).is_constant) continue;
     if (const auto factor = number(step(s), i, *of)) return Scaled{from, divides ? 1 / *factor : *factor};
+  }
+  return std::nullopt;
+}
+
+std::optional<Match::Shifted> Match::shifted(int s) const {
+  if (!is(s, "Add") || node(s).since_version() < 7) return std::nullopt;
+  for (size_t i = 0; i < 2; ++i) {
+    const int from = step(s).inputs[1 - i];
+    if (value(from).is_constant) continue;
+    if (const auto by = number(step(s), i, rank(from).value_or(0))) return Shifted{from, *by};
   }
   return std::nullopt;
 }

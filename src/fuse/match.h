@@ -8,6 +8,8 @@
 namespace encore::fuse {
 
 bool is_onnx(const NodeInfo& info, const char* op);
+// Whether a number of this type is meant to be that one.
+bool is_about(double number, double wanted, Type type);
 
 class Match {
  public:
@@ -49,6 +51,12 @@ class Match {
   };
   // What the step multiplies by a number, or divides by one, if it does no more.
   std::optional<Scaled> scaled(int s) const;
+  struct Shifted {
+    int from;
+    double by;
+  };
+  // What the step adds a number to, likewise.
+  std::optional<Shifted> shifted(int s) const;
 
   int add(Value value);
   int add_constant(std::string name, std::shared_ptr<OwnTensor> constant);

@@ -290,8 +290,8 @@ class Program::Running {
         continue;
       }
       if (made.bytes() == 0) continue;
-      void* const at = outer_.scratch(whole_words(made.bytes()));
-      upload(made, at);
+      void* const at = outer_.scratch(ops::whole_words(made.bytes()));
+      ops::store(outer_.stream(), made, at);
       ops::copy_bytes(outer_.stream(), at, to.data, int64_t(made.bytes()));
       outer_.give_back(at);
     }
@@ -327,8 +327,8 @@ class Program::Running {
     if (const Tensor* const made = made_on_host                               ? &*made_on_host
                                    : place.input < 0 && place.host_input >= 0 ? on_host(value)
                                                                               : nullptr) {
-      slot.emplace(made->type, Where::device, made->shape, take(value, whole_words(made->bytes())));
-      upload(*made, slot->data);
+      slot.emplace(made->type, Where::device, made->shape, take(value, ops::whole_words(made->bytes())));
+      ops::store(outer_.stream(), *made, slot->data);
       return &*slot;
     }
     if (place.input < 0) fail(Code::internal, "a value is read before it is made");
@@ -337,13 +337,6 @@ class Program::Running {
     slot = *input;
     if (place.is_view) slot->shape = with_channels(input->shape, to_channels_last(size_t(input->shape.rank())));
     return &*slot;
-  }
-
-  static size_t whole_words(size_t bytes) { return (bytes + sizeof(int32_t) - 1) / sizeof(int32_t) * sizeof(int32_t); }
-  void upload(const Tensor& from, void* to) {
-    std::vector<int32_t> words(whole_words(from.bytes()) / sizeof(int32_t));
-    if (!words.empty()) std::memcpy(words.data(), from.data, from.bytes());
-    ops::store(outer_.stream(), words, static_cast<int32_t*>(to));
   }
 
   void* take(int value, size_t bytes) {

@@ -1,6 +1,8 @@
 #include "ops/host_values.h"
 
 #include <algorithm>
+#include <cstring>
+#include <vector>
 
 #include "device/launch.h"
 
@@ -23,6 +25,12 @@ void store(device::StreamRef stream, std::span<const int32_t> values, int32_t* t
     std::ranges::copy(values.subspan(first, some), store.value);
     device::for_each_index(stream, int64_t(some), store);
   }
+}
+
+void store(device::StreamRef stream, const Tensor& on_host, void* to) {
+  std::vector<int32_t> words(whole_words(on_host.bytes()) / sizeof(int32_t));
+  if (!words.empty()) std::memcpy(words.data(), on_host.data, on_host.bytes());
+  store(stream, words, static_cast<int32_t*>(to));
 }
 
 const int32_t* on_device(Context& context, std::span<const int32_t> values) {
