@@ -2,6 +2,7 @@
 // elsewhere.
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <optional>
 
 #include "ops/inner_context.h"
@@ -15,7 +16,8 @@
 namespace encore::ops {
 namespace {
 
-// The same run of a node again and again: each time it gets the scratch of the first time.
+// The same run of a node again and again: each time it gets the scratch of the first time, which is the search's and
+// not the run's, for later runs have nothing to search.
 class Again final : public InnerContext {
  public:
   explicit Again(Context& first) : InnerContext(first) {}
@@ -29,13 +31,13 @@ class Again final : public InnerContext {
   void* scratch(size_t bytes) override {
     if (next_ == blocks_.size()) blocks_.emplace_back();
     Block& block = blocks_[next_++];
-    if (bytes > block.bytes) block = {outer_.scratch(bytes), bytes};
-    return block.at;
+    if (bytes > block.bytes) block = {dnn().settings().memory(bytes), bytes};
+    return block.at.get();
   }
 
  private:
   struct Block {
-    void* at = nullptr;
+    std::shared_ptr<void> at;
     size_t bytes = 0;
   };
   std::vector<Block> blocks_;
