@@ -39,7 +39,8 @@ RUNS = 4  # one after the other, so that the device's queue never fills
 def one_kernel():
     node = helper.make_node("Softmax", ["x"], ["y"])
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [8, 256]) for name in "xy"]
-    return helper.make_model(helper.make_graph([node], "one", ends[:1], ends[1:]), ir_version=10)
+    graph = helper.make_graph([node], "one", ends[:1], ends[1:])
+    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
 
 
 def make(name, batch):

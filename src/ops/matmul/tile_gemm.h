@@ -40,6 +40,7 @@ inline constexpr int kMostTileParts = 8;
 struct TileRoom {
   int multiprocessors, most_parts;
   bool warpgroups;
+  bool operator==(const TileRoom&) const = default;
 };
 TileRoom tile_room(int device);
 
@@ -66,6 +67,7 @@ struct TileProblem {
   Type type;
   int64_t rows, columns, depth;
   bool slides = false;  // rows are taken from under the windows of a convolution
+  bool operator==(const TileProblem&) const = default;
 };
 // The fastest whose blocks all run at once, if it takes less time than the library, whose kernel takes so long, and the
 // activation's where that is another kernel.
