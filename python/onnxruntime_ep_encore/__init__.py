@@ -18,7 +18,7 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .bindings import session_class
+from .bindings import session_class, watching_session_class
 from .libraries import get_cmake_dir, get_library_path, why_no_gpu
 from .registration import devices, get_ep_name, get_ep_names, import_onnxruntime, register
 from .texts import is_on, text_of
@@ -101,7 +101,8 @@ def session(
     _refuse_other_values(session_options, name, texts)
     session_options.add_provider_for_devices([offered[device_id]], texts)
     try:
-        make = session_class(ort, graph_report) if is_on(texts.get("enable_cuda_graph")) else ort.InferenceSession
+        watches = is_on(texts.get("enable_cuda_graph"))
+        make = watching_session_class(ort, graph_report) if watches else session_class(ort)
         made = make(model, session_options, enable_fallback=0)
     except Exception as error:  # a RuntimeError up to 1.31, then onnxruntime's InvalidArgument
         where = r"(?:Error creating execution provider:|::CreateProvider\(.*?\))"

@@ -1,16 +1,27 @@
-"""Sessions that know which buffers are bound, and refuse others, or none, where a captured graph would use the old
-ones."""
+"""Sessions that see to the graph's id of a bound run, and those that know which buffers are bound, and refuse others, or
+none, where a captured graph would use the old ones."""
 
 import threading
-import weakref
 from functools import cache
 
 _GRAPH_ID = "gpu_graph_id"
-_without_id: weakref.WeakSet = weakref.WeakSet()  # run options; to ask for an entry that there is not takes long
+_giving = threading.Lock()
 
 
 @cache
-def session_class(ort, graph_report):
+def session_class(ort):
+    """An InferenceSession whose bound runs all have an id."""
+
+    class Session(ort.InferenceSession):
+        def run_with_iobinding(self, iobinding, run_options=None):
+            _graph_id(run_options)
+            super().run_with_iobinding(iobinding, run_options)
+
+    return Session
+
+
+@cache
+def watching_session_class(ort, graph_report):
     """An InferenceSession that refuses what `graph_report(session)` tells would replay with other buffers."""
 
     class Binding(ort.IOBinding):
@@ -78,9 +89,9 @@ def session_class(ort, graph_report):
             return super().run_with_ort_values(output_names, input_dict_ort_values, run_options)
 
         def run_with_iobinding(self, iobinding, run_options=None):
-            known = getattr(iobinding, "_known", None)
+            known, graph_id = getattr(iobinding, "_known", None), _graph_id(run_options)
             if known is not None:
-                graph = threading.get_ident(), _graph_id(run_options)
+                graph = threading.get_ident(), graph_id
                 if known.get(graph) != self._epoch:
                     self._check(iobinding, *graph)
             super().run_with_iobinding(iobinding, run_options)
@@ -122,15 +133,25 @@ def _address(ortvalue):
 
 
 def _graph_id(run_options):
-    if run_options is None or run_options in _without_id:
+    """Options without an id are given 0, which that stands for: to ask for an entry that there is not takes tens of
+    microseconds, and from 1.30 on onnxruntime asks in every run that is bound."""
+    if run_options is None:
         return 0
     try:
         return int(run_options.get_run_config_entry(_GRAPH_ID))
     except RuntimeError:  # there is none
-        _without_id.add(run_options)
+        _give_id(run_options)
     except ValueError:
         pass
     return 0
+
+
+def _give_id(run_options):
+    with _giving:  # or another thread's run may be reading what is written once more
+        try:
+            run_options.get_run_config_entry(_GRAPH_ID)
+        except RuntimeError:
+            run_options.add_run_config_entry(_GRAPH_ID, "0")
 
 
 def _refusal(before, now, graph_id):

@@ -28,7 +28,7 @@ def test_a_session_is_onnxruntimes_own(encore, relu, tmp_path):
     (tmp_path / "model.onnx").write_bytes(relu)
     for model in (relu, tmp_path / "model.onnx", str(tmp_path / "model.onnx")):
         session = onnxruntime_ep_encore.session(model)
-        assert type(session) is ort.InferenceSession
+        assert isinstance(session, ort.InferenceSession)
         assert session.get_providers() == [EP_NAME, "CPUExecutionProvider"]
         np.testing.assert_array_equal(session.run(None, {"x": X})[0], np.maximum(X, 0))
 
@@ -111,12 +111,15 @@ def test_a_refused_option_raises_with_the_reason(encore, relu, capfd):
     ids=["up to 1.31", "from 1.32 on"],
 )
 def test_a_refusal_is_read_from_the_words_of_each_onnxruntime(encore, relu, before):
+    class Refused:
+        def __init__(self, *_, **__):
+            raise encore_session.capi.InvalidArgument(f"{before} [ONNXRuntimeError] : 2 : INVALID_ARGUMENT : too cold")
+
     class Refusing:
+        InferenceSession = Refused
+
         def __getattr__(self, name):
             return getattr(ort, name)
-
-        def InferenceSession(self, *_, **__):
-            raise encore_session.capi.InvalidArgument(f"{before} [ONNXRuntimeError] : 2 : INVALID_ARGUMENT : too cold")
 
     with pytest.raises(RuntimeError, match="^Encore refused the session: too cold$"):
         onnxruntime_ep_encore.session(relu, ort=Refusing())
