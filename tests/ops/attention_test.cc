@@ -126,8 +126,8 @@ class Case {
  private:
   static constexpr float kNothing = -std::numeric_limits<float>::infinity();
   static constexpr double kSlackOfTf32 = 4e-3;
-  static constexpr double kSlack = sizeof(T) == 8               ? 1e-12
-                                   : sizeof(T) == 4             ? 1e-5
+  static constexpr double kSlack = sizeof(T) == 8            ? 1e-12
+                                   : sizeof(T) == 4          ? 1e-5
                                    : std::is_same_v<T, Half> ? 4e-3
                                                              : 3e-2;
 

@@ -61,7 +61,7 @@ struct ScoresOutput {
 
 struct Attend {
   Type type = Type::f32;
-  bool tf32 = false;  // floats may be rounded to TF32
+  bool tf32 = false;                           // floats may be rounded to TF32
   int64_t batch = 0, heads = 0, kv_heads = 0;  // heads / kv_heads neighbours share a head of k and v
   int64_t queries = 0, keys = 0, head_size = 0, value_size = 0;
   HeadRows q, k, v, y;  // y is written

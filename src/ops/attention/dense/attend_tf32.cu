@@ -183,8 +183,8 @@ struct AttendTf32 {
   DEVICE_FN static Granule* stage(const Block<Shared>& b, Shared& s, int tile) {
     return b.template dynamic<Granule>(s) + tile % kStages * (2 * kTileGranules);
   }
-  // Where a granule of a tile's row is: neighbouring lanes, which read those of neighbouring rows, find them in banks of
-  // their own, whether rows are keys or values.
+  // Where a granule of a tile's row is: neighbouring lanes, which read those of neighbouring rows, find them in banks
+  // of their own, whether rows are keys or values.
   DEVICE_FN static int place_in(int row, int granule) {
     return row * kRowGranules + (granule ^ (row % 2 * 4) ^ (row / 2 % 4 * 2));
   }
@@ -240,13 +240,13 @@ struct AttendTf32 {
       });
       UNROLL for (int half = 0; half < 2; ++half) {
         UNROLL for (int n = 0; n < kKeyTiles; ++n) {
-          UNROLL for (int r = 0; r < kRowTiles; ++r) warp.template mma<float>(
-              [&](int lane) -> FragmentC& { return scores[lane].at[r][n]; },
-              [&](int lane) {
-                const auto& of = state(lane).queries;
-                return device::fragment_a(of[2 * r][c], of[2 * r + 1][c], half);
-              },
-              [&](int lane) { return device::fragment_b(keys[lane].at[n], half); });
+          UNROLL for (int r = 0; r < kRowTiles; ++r)
+              warp.template mma<float>([&](int lane) -> FragmentC& { return scores[lane].at[r][n]; },
+                                       [&](int lane) {
+                                         const auto& of = state(lane).queries;
+                                         return device::fragment_a(of[2 * r][c], of[2 * r + 1][c], half);
+                                       },
+                                       [&](int lane) { return device::fragment_b(keys[lane].at[n], half); });
         }
       }
     }
@@ -275,10 +275,12 @@ struct AttendTf32 {
               values_of[place_in(first + 8 * n + lane % 4 * 2 + i, 8 * span + lane / 4)];
         });
         UNROLL for (int j = 0; j < 4; ++j) {
-          UNROLL for (int r = 0; r < kRowTiles; ++r) warp.template mma<float>(
-              [&](int lane) -> FragmentC& { return state(lane).acc[r][span][j]; },
-              [&](int lane) { return as_factor(scores[lane].at[r][n]); },
-              [&](int lane) { return FragmentB{{values[lane].at[0].at[j], values[lane].at[1].at[j]}}; });
+          UNROLL for (int r = 0; r < kRowTiles; ++r)
+              warp.template mma<float>([&](int lane) -> FragmentC& { return state(lane).acc[r][span][j]; },
+                                       [&](int lane) { return as_factor(scores[lane].at[r][n]); },
+                                       [&](int lane) {
+                                         return FragmentB{{values[lane].at[0].at[j], values[lane].at[1].at[j]}};
+                                       });
         }
       }
     }
@@ -407,8 +409,8 @@ struct AttendTf32 {
 };
 
 // Microseconds on an H200, estimated, not measured: of a launch, and of a multiprocessor's clocks, by which it takes a
-// key and its value of 64 each for all rows of a block. It reads them no faster than it multiplies, and where warps have
-// more rows they read shared memory less often.
+// key and its value of 64 each for all rows of a block. It reads them no faster than it multiplies, and where warps
+// have more rows they read shared memory less often.
 constexpr double kLaunched = 2.6, kMicrosecond = 1700;
 
 template <class Warps>

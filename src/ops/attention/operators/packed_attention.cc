@@ -69,8 +69,7 @@ class Packed : public Op {
 
 class PackedAttention final : public Packed {
  public:
-  explicit PackedAttention(const NodeInfo& node)
-      : Packed(node), sizes_(projection_sizes(node, heads_)) {}
+  explicit PackedAttention(const NodeInfo& node) : Packed(node), sizes_(projection_sizes(node, heads_)) {}
 
   void run(Context& context) const override {
     const Tensor &input = context.input(0), &weights = context.input(1);

@@ -14,8 +14,7 @@ enum { kInput, kWeights, kBias, kMask, kPast, kAttentionBias, kPastLength };
 
 class Attention final : public ProjectedAttention {
  public:
-  explicit Attention(const NodeInfo& node)
-      : ProjectedAttention(node, {kMask, kPast, kAttentionBias, kPastLength}) {}
+  explicit Attention(const NodeInfo& node) : ProjectedAttention(node, {kMask, kPast, kAttentionBias, kPastLength}) {}
 
   void run(Context& context) const override {
     const Tensor &input = context.input(kInput), &weights = context.input(kWeights);
