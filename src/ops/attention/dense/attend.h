@@ -1,5 +1,5 @@
 // Attention over heads, softmax(scale * q kT + mask) v: what ai.onnx's Attention and com.microsoft's kin share. There
-// are five ways to compute it, two of them for decoding, where few queries meet many keys. All take any strides, and
+// are six ways to compute it, two of them for decoding, where few queries meet many keys. All take any strides, and
 // none makes the matrix of scores unless it is asked for.
 #pragma once
 #include <cstdint>
@@ -106,6 +106,7 @@ void attend_decode(Context& context, const Attend& problem);
 // Of halves and so few keys that a block holds all of a head's at once:
 bool suits_short(const Context& context, const Attend& problem);
 void attend_short(Context& context, const Attend& problem);
+// Of floats as TF32: attend_tf32.h.
 // By a library; false if it does not serve.
 bool attend_dnn(Context& context, const Attend& problem);
 Shape dnn_bias_shape(Context& context, const Attend& problem);

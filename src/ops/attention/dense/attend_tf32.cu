@@ -19,7 +19,7 @@
 #include "device/device.h"
 #include "device/divide_small.h"
 #include "device/mma_fragments.h"
-#include "device/unaligned_pack.h"
+#include "device/mma_tf32.h"
 #include "ops/attention/dense/attend_view.h"
 #include "ops/attention/dense/quads.h"
 #include "ops/attention/dense/split_k.h"
@@ -75,8 +75,10 @@ struct AttendTf32 {
   static constexpr int kDepths = Warps::kHead / 16, kSpans = Warps::kHead / 32;
   static constexpr int kRowGranules = Warps::kHead / kInGranule;
   static constexpr bool kAsksAhead = kRowTiles == 1;          // for the mask, where registers are left
+  static constexpr bool kRoundsAhead = Warps::kRowWarps > 1;  // keys and values, as several warps read them
   static constexpr int kTileGranules = kKeys * kRowGranules;  // of the keys of a stage, or of its values
   static constexpr int kAccRow = Warps::kHead + 4;            // from one row's accumulators to the next
+  static constexpr int kApart = kThreads / kRowGranules;      // rows of a stage that a thread asks for
   static constexpr int64_t kStageBytes = 2 * kTileGranules * int64_t(sizeof(Granule));
   static constexpr int64_t kAccBytes = kKeyWarps * kRows * kAccRow * int64_t(sizeof(float));
 
@@ -153,7 +155,7 @@ struct AttendTf32 {
         device::end_group_of_copies();
       }
       load(states[t], place, t);
-      device::wait_for_copies_before<kStages - 2>();
+      if (tiles > 0) await(stage(b, s, 0), t);
     });
     NO_UNROLL for (int tile = 0; tile < tiles; ++tile) {
       device::for_each_warp(b, [&](const Warp& warp, Shared& s) {
@@ -163,7 +165,9 @@ struct AttendTf32 {
           device::end_group_of_copies();
         });
         attend_keys(warp, states, place, length, stage(b, s, tile), begin + tile * kKeys, end);
-        warp.apart([](int) { device::wait_for_copies_before<kStages - 2>(); });
+        warp.apart([&](int lane) {
+          if (tile + 1 < tiles) await(stage(b, s, tile + 1), thread(warp, lane));
+        });
       });
     }
     device::for_each_warp(
@@ -194,13 +198,22 @@ struct AttendTf32 {
     load(to + kTileGranules, v.at(place.batch, place.kv_head, key), v.row, value_size, end - key, t);
   }
   DEVICE_FN static void load(Granule* to, const float* from, int64_t stride, int size, int rows, int t) {
-    constexpr int kApart = kThreads / kRowGranules;
     const int first = t / kRowGranules, granule = t % kRowGranules;
     from += first * stride + granule * kInGranule;
     const bool is_there = granule * kInGranule < size;
     UNROLL for (int row = 0; row < kKeys; row += kApart) {
       device::copy_async_or_zeros(to + place_in(first + row, granule), from + row * stride,
                                   is_there && first + row < rows);
+    }
+  }
+  // Until what the thread has asked for of the stage is there.
+  DEVICE_FN static void await(Granule* of, int t) {
+    device::wait_for_copies_before<kStages - 2>();
+    if constexpr (kRoundsAhead) {
+      UNROLL for (int row = 0; row < 2 * kKeys; row += kApart) {
+        Granule& own = of[place_in(t / kRowGranules + row, t % kRowGranules)];
+        own = device::as_tf32(own);
+      }
     }
   }
   DEVICE_FN void load(State& to, const Place& place, int t) const {
@@ -211,7 +224,8 @@ struct AttendTf32 {
       const float* const from = q.at(place.batch, head, one);
       UNROLL for (int c = 0; c < kDepths; ++c) {
         const int column = 16 * c + kInGranule * (lane % 4);
-        to.queries[i][c] = column < head_size ? device::load_words<kInGranule>(from + column) : Granule{};
+        to.queries[i][c] =
+            column < head_size ? device::as_tf32(device::load_words<kInGranule>(from + column)) : Granule{};
       }
       to.row_max.at[i] = kMaskedScore<float>;
       to.row_sum.at[i] = 0;
@@ -236,17 +250,17 @@ struct AttendTf32 {
       PerThread<Keys, 32> keys;
       warp.apart([&](int lane) {
         UNROLL for (int n = 0; n < kKeyTiles; ++n) keys[lane].at[n] =
-            tile[place_in(first + 8 * n + lane / 4, 4 * c + lane % 4)];
+            factor(tile[place_in(first + 8 * n + lane / 4, 4 * c + lane % 4)]);
       });
       UNROLL for (int half = 0; half < 2; ++half) {
         UNROLL for (int n = 0; n < kKeyTiles; ++n) {
-          UNROLL for (int r = 0; r < kRowTiles; ++r)
-              warp.template mma<float>([&](int lane) -> FragmentC& { return scores[lane].at[r][n]; },
-                                       [&](int lane) {
-                                         const auto& of = state(lane).queries;
-                                         return device::fragment_a(of[2 * r][c], of[2 * r + 1][c], half);
-                                       },
-                                       [&](int lane) { return device::fragment_b(keys[lane].at[n], half); });
+          UNROLL for (int r = 0; r < kRowTiles; ++r) device::mma_tf32(
+              warp, [&](int lane) -> FragmentC& { return scores[lane].at[r][n]; },
+              [&](int lane) {
+                const auto& of = state(lane).queries;
+                return device::fragment_a(of[2 * r][c], of[2 * r + 1][c], half);
+              },
+              [&](int lane) { return device::fragment_b(keys[lane].at[n], half); });
         }
       }
     }
@@ -272,20 +286,21 @@ struct AttendTf32 {
         PerThread<Values, 32> values;
         warp.apart([&](int lane) {
           UNROLL for (int i = 0; i < 2; ++i) values[lane].at[i] =
-              values_of[place_in(first + 8 * n + lane % 4 * 2 + i, 8 * span + lane / 4)];
+              factor(values_of[place_in(first + 8 * n + lane % 4 * 2 + i, 8 * span + lane / 4)]);
         });
         UNROLL for (int j = 0; j < 4; ++j) {
-          UNROLL for (int r = 0; r < kRowTiles; ++r)
-              warp.template mma<float>([&](int lane) -> FragmentC& { return state(lane).acc[r][span][j]; },
-                                       [&](int lane) { return as_factor(scores[lane].at[r][n]); },
-                                       [&](int lane) {
-                                         return FragmentB{{values[lane].at[0].at[j], values[lane].at[1].at[j]}};
-                                       });
+          UNROLL for (int r = 0; r < kRowTiles; ++r) device::mma_tf32(
+              warp, [&](int lane) -> FragmentC& { return state(lane).acc[r][span][j]; },
+              [&](int lane) { return as_factor(scores[lane].at[r][n]); },
+              [&](int lane) {
+                return FragmentB{{values[lane].at[0].at[j], values[lane].at[1].at[j]}};
+              });
         }
       }
     }
   }
 
+  DEVICE_FN static Granule factor(const Granule& granule) { return kRoundsAhead ? granule : device::as_tf32(granule); }
   // f(i, score, row, key) for each score of a lane: its rows are g + 8 row.
   DEVICE_FN static void each(Scores& scores, auto f) {
     UNROLL for (int r = 0; r < kRowTiles; ++r) {
@@ -357,7 +372,7 @@ struct AttendTf32 {
   }
   // Of keys 2 p and 2 p + 1, which are places p and p + 4 along the depth.
   DEVICE_FN static FragmentA as_factor(const FragmentC& probs) {
-    const auto bits = [&](int i) { return std::bit_cast<uint32_t>(probs.at[i]); };
+    const auto bits = [&](int i) { return device::as_tf32(std::bit_cast<uint32_t>(probs.at[i])); };
     return {{bits(0), bits(2), bits(1), bits(3)}};
   }
 
@@ -408,14 +423,25 @@ struct AttendTf32 {
   }
 };
 
+// Of shared memory beside Shared.
+template <class Warps>
+int64_t dynamic_bytes(const Attend& p) {
+  using Kernel = AttendTf32<Warps>;
+  const int64_t tiles = (p.keys + Kernel::kKeys - 1) / Kernel::kKeys;
+  return std::max(std::min<int64_t>(tiles, Kernel::kStages) * Kernel::kStageBytes, Kernel::kAccBytes);
+}
+
 // Microseconds on an H200, estimated, not measured: of a launch, and of a multiprocessor's clocks, by which it takes a
 // key and its value of 64 each for all rows of a block. It reads them no faster than it multiplies, and where warps
 // have more rows they read shared memory less often.
 constexpr double kLaunched = 2.6, kMicrosecond = 1700;
 
 template <class Warps>
-double us_of(const Attend& p, int64_t multiprocessors) {
-  const int64_t rows = p.queries * (p.heads / p.kv_heads);
+double us_of(const Attend& p, int device) {
+  if (dynamic_bytes<Warps>(p) >
+      device::shared_bytes(device) - device::kLanesBytes - int64_t(sizeof(typename AttendTf32<Warps>::Shared)))
+    return std::numeric_limits<double>::infinity();
+  const int64_t rows = p.queries * (p.heads / p.kv_heads), multiprocessors = device::multiprocessors(device);
   const int64_t blocks = p.batch * p.kv_heads * ((rows + Warps::kRows - 1) / Warps::kRows);
   const double of_each = double((blocks + multiprocessors - 1) / multiprocessors);
   const double head = double(p.head_size + p.value_size) / 128;
@@ -431,10 +457,7 @@ void run(Context& context, const Attend& p, Blind blind) {
   using Kernel = AttendTf32<Warps>;
   const FoldedRows fold(p);
   const int tiles = (fold.rows + Kernel::kRows - 1) / Kernel::kRows;
-  const int64_t stages = std::min<int64_t>((p.keys + Kernel::kKeys - 1) / Kernel::kKeys, Kernel::kStages);
-  const device::Blocks grid{.blocks = p.batch * p.kv_heads * tiles,
-                            .threads = Kernel::kThreads,
-                            .dynamic_bytes = std::max(stages * Kernel::kStageBytes, Kernel::kAccBytes)};
+  const device::Blocks grid{p.batch * p.kv_heads * tiles, Kernel::kThreads, dynamic_bytes<Warps>(p)};
   device::block_kernel<typename Kernel::Shared>(
       context.stream(), grid,
       Kernel{VisibleKeysView<float>(p, context.fault()), fold, SinkView<float>(p), p.q, p.k, p.v, p.y,
@@ -458,11 +481,11 @@ bool fits_tf32(const Attend& p) {
 }
 
 Tf32Estimate estimate_tf32(const Context& context, const Attend& p) {
-  const int64_t multiprocessors = device::multiprocessors(context.stream().device());
-  Tf32Estimate best{Tf32Way::few, std::numeric_limits<double>::infinity()};
+  const int device = context.stream().device();
+  Tf32Estimate best{Tf32Way::many, std::numeric_limits<double>::infinity()};  // which finds room on every device
   for (const Tf32Way way : {Tf32Way::few, Tf32Way::some, Tf32Way::many})
     for_way(way, larger_size(p), [&]<class Warps> {
-      if (const double us = us_of<Warps>(p, multiprocessors); us < best.us) best = {way, us};
+      if (const double us = us_of<Warps>(p, device); us < best.us) best = {way, us};
     });
   return best;
 }
