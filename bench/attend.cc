@@ -229,8 +229,10 @@ void run_floats(Captured& bench, const Problem& p) {
   ways.time("products", [&] { return ops::attend_by_products(context, products), true; });
   const bool fits = ops::fits_tf32(a);
   for (int i = 0; i < ops::kTf32Ways; ++i)
-    ways.time(kWayNames[i],
-              [&] { return fits && (ops::attend_tf32(context, a, ops::Tf32Way(i), ops::Blind::no_number), true); });
+    ways.time(kWayNames[i], [&] {
+      return fits && ops::has_room_for_tf32(context, a, ops::Tf32Way(i)) &&
+             (ops::attend_tf32(context, a, ops::Tf32Way(i), ops::Blind::no_number), true);
+    });
   if (!fits) return ways.end("products");
   const ops::Tf32Estimate taken = ops::estimate_tf32(context, a);
   char last[48];

@@ -112,7 +112,9 @@ class Case {
          {std::pair{"TF32, few rows", Tf32Way::few}, {"TF32, some", Tf32Way::some}, {"TF32, many", Tf32Way::many}})
       agree(
           name,
-          [&](Context& c, const Attend& a) { return fits_tf32(a) && (attend_tf32(c, a, way, Blind::zeros), true); },
+          [&](Context& c, const Attend& a) {
+            return fits_tf32(a) && has_room_for_tf32(c, a, way) && (attend_tf32(c, a, way, Blind::zeros), true);
+          },
           kSlackOfTf32);
     agree(
         "any with TF32",

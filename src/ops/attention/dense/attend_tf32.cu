@@ -438,9 +438,6 @@ constexpr double kLaunched = 2.6, kMicrosecond = 1700;
 
 template <class Warps>
 double us_of(const Attend& p, int device) {
-  if (dynamic_bytes<Warps>(p) >
-      device::shared_bytes(device) - device::kLanesBytes - int64_t(sizeof(typename AttendTf32<Warps>::Shared)))
-    return std::numeric_limits<double>::infinity();
   const int64_t rows = p.queries * (p.heads / p.kv_heads), multiprocessors = device::multiprocessors(device);
   const int64_t blocks = p.batch * p.kv_heads * ((rows + Warps::kRows - 1) / Warps::kRows);
   const double of_each = double((blocks + multiprocessors - 1) / multiprocessors);
@@ -465,6 +462,12 @@ void run(Context& context, const Attend& p, Blind blind) {
              float(p.scale), float(p.softcap), blind, packs_fit<kInGranule, float>(p.y, p.value_size)});
 }
 
+template <class Warps>
+bool has_room(const Attend& p, int device) {
+  const int64_t fixed = int64_t(sizeof(typename AttendTf32<Warps>::Shared)) + device::kLanesBytes;
+  return fixed + dynamic_bytes<Warps>(p) <= device::shared_bytes(device);
+}
+
 int64_t larger_size(const Attend& p) { return std::max(p.head_size, p.value_size); }
 
 }  // namespace
@@ -480,12 +483,18 @@ bool fits_tf32(const Attend& p) {
   return true;
 }
 
+bool has_room_for_tf32(const Context& context, const Attend& p, Tf32Way way) {
+  bool room = false;
+  for_way(way, larger_size(p), [&]<class Warps> { room = has_room<Warps>(p, context.stream().device()); });
+  return room;
+}
+
 Tf32Estimate estimate_tf32(const Context& context, const Attend& p) {
   const int device = context.stream().device();
-  Tf32Estimate best{Tf32Way::many, std::numeric_limits<double>::infinity()};  // which finds room on every device
+  Tf32Estimate best{Tf32Way::many, std::numeric_limits<double>::infinity()};
   for (const Tf32Way way : {Tf32Way::few, Tf32Way::some, Tf32Way::many})
     for_way(way, larger_size(p), [&]<class Warps> {
-      if (const double us = us_of<Warps>(p, device); us < best.us) best = {way, us};
+      if (const double us = us_of<Warps>(p, device); us < best.us && has_room<Warps>(p, device)) best = {way, us};
     });
   return best;
 }

@@ -14,8 +14,9 @@ inline constexpr int kTf32Ways = 3;
 // has, which is no number, or is replaced by zeros wherever it is none.
 enum class Blind { zeros, no_number, zeros_for_no_number };
 
-// Whether the kernel takes the problem.
+// Whether the kernel takes the problem, and the device has room for this way of it: all have for many rows.
 bool fits_tf32(const Attend& problem);
+bool has_room_for_tf32(const Context& context, const Attend& problem, Tf32Way way);
 // The way that is taken by itself, and how long it takes.
 struct Tf32Estimate {
   Tf32Way way;
