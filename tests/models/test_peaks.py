@@ -66,7 +66,8 @@ def test_regions_take_no_more_than_nodes_do(name, tf32):
         ids = feeds.get("input_ids")
         if ids is not None and len(ids) > 1 and not tf32:
             most += 3 * ids.size * HIDDEN * 4
-        # In TF32 it is a kernel that has neither. A product of few rows lies in up to four parts, which its norm adds up.
+        # In TF32 it is a kernel that has neither. A product of few rows lies in up to four parts, which its norm adds
+        # up.
         elif ids is not None and ids.size < FEW_ROWS:
             most += 3 * ids.size * HIDDEN * 4
         assert regions <= most, told

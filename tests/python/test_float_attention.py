@@ -1,5 +1,5 @@
-"""Attention of floats in regions: one kernel, as TF32, or a product, a softmax and a product, which read and write heads
-where they lie."""
+"""Attention of floats in regions: one kernel, as TF32, or a product, a softmax and a product, which read and write
+heads where they lie."""
 
 import encore_session as es
 import numpy as np
