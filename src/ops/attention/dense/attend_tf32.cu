@@ -240,7 +240,12 @@ struct AttendTf32 {
                              int key, int end) const {
     const int first = key_warp(warp.index()) * Warps::kWarpKeys, row = first_row(warp.index());
     key += first;
-    if (key >= end || row >= place.rows) return;
+    if (row >= place.rows) return;
+    // A tile that no row sees is left out; where each row sees all of it, nothing is to be compared.
+    const int last = row + Warps::kWarpRows < place.rows ? row + Warps::kWarpRows : place.rows;
+    const KeyRange of_first = range(place, length, row), of_last = range(place, length, last - 1);
+    if (key >= of_last.end || key + Warps::kWarpKeys <= of_first.first) return;
+    const bool all_see = key >= of_last.first && key + Warps::kWarpKeys <= of_first.end;
     const auto state = [&](int lane) -> State& { return states[thread(warp, lane)]; };
     PerThread<Scores, 32> scores, added;
     const auto ask_for_mask = [&](int lane) { load_mask(added[lane], place, row, key, end, lane); };
@@ -265,10 +270,6 @@ struct AttendTf32 {
       }
     }
 
-    // Where all keys are there for all of the warp's rows, none is to be compared.
-    const int last = row + Warps::kWarpRows < place.rows ? row + Warps::kWarpRows : place.rows;
-    const bool all_see =
-        key >= range(place, length, last - 1).first && key + Warps::kWarpKeys <= range(place, length, row).end;
     PerThread<OfRows, 32> tile_max;
     if (!kAsksAhead && visible.mask) warp.apart(ask_for_mask);
     warp.apart([&](int lane) {
@@ -432,8 +433,8 @@ int64_t dynamic_bytes(const Attend& p) {
 }
 
 // Microseconds on an H200, estimated, not measured: of a launch, and of a multiprocessor's clocks, by which it takes a
-// key and its value of 64 each for all rows of a block. It reads them no faster than it multiplies, and where warps
-// have more rows they read shared memory less often.
+// key and its value of 64 each for all rows of a block. Warps that share rows out round keys and values once, and those
+// with more rows read them less often.
 constexpr double kLaunched = 2.6, kMicrosecond = 1700;
 
 template <class Warps>
@@ -442,11 +443,11 @@ double us_of(const Attend& p, int device) {
   const int64_t blocks = p.batch * p.kv_heads * ((rows + Warps::kRows - 1) / Warps::kRows);
   const double of_each = double((blocks + multiprocessors - 1) / multiprocessors);
   const double head = double(p.head_size + p.value_size) / 128;
-  const double load = 8, products = (Warps::kRowTiles > 1 ? 5 : 8) * Warps::kRows / 16;
+  const double clocks = (Warps::kRowTiles > 1 ? 5 : Warps::kRowWarps > 1 ? 8 : 9) * Warps::kRows / 16;
   int64_t seen = p.keys;
   if (p.visible.before >= 0 && p.visible.after >= 0)
     seen = std::min(seen, p.visible.before + p.visible.after + 1 + Warps::kRows);
-  return kLaunched + of_each * double(seen) * head * std::max(load, products) / kMicrosecond;
+  return kLaunched + of_each * double(seen) * head * clocks / kMicrosecond;
 }
 
 template <class Warps>
