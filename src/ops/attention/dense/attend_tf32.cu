@@ -150,23 +150,25 @@ struct AttendTf32 {
     const int tiles = begin < end ? (end - begin + kKeys - 1) / kKeys : 0;
     States states;
     b.threads([&](int t, Shared& s) {
-      UNROLL for (int i = 0; i < kStages - 1; ++i) {
+      UNROLL for (int i = 0; i < kStages; ++i) {
         if (i < tiles) load(stage(b, s, i), place, begin + i * kKeys, end, t);
         device::end_group_of_copies();
       }
       load(states[t], place, t);
-      if (tiles > 0) await(stage(b, s, 0), t);
+      if (tiles > 0) await<kStages - 1>(stage(b, s, 0), t);
     });
     NO_UNROLL for (int tile = 0; tile < tiles; ++tile) {
       device::for_each_warp(b, [&](const Warp& warp, Shared& s) {
+        // Where the tile before this one was, there is room.
         const int ahead = tile + kStages - 1;
-        warp.apart([&](int lane) {
-          if (ahead < tiles) load(stage(b, s, ahead), place, begin + ahead * kKeys, end, thread(warp, lane));
-          device::end_group_of_copies();
-        });
+        if (tile > 0)
+          warp.apart([&](int lane) {
+            if (ahead < tiles) load(stage(b, s, ahead), place, begin + ahead * kKeys, end, thread(warp, lane));
+            device::end_group_of_copies();
+          });
         attend_keys(warp, states, place, length, stage(b, s, tile), begin + tile * kKeys, end);
         warp.apart([&](int lane) {
-          if (tile + 1 < tiles) await(stage(b, s, tile + 1), thread(warp, lane));
+          if (tile + 1 < tiles) await<kStages - 2>(stage(b, s, tile + 1), thread(warp, lane));
         });
       });
     }
@@ -206,9 +208,10 @@ struct AttendTf32 {
                                   is_there && first + row < rows);
     }
   }
-  // Until what the thread has asked for of the stage is there.
+  // Until what the thread has asked for of the stage is there: all but the latest kMany groups.
+  template <int kMany>
   DEVICE_FN static void await(Granule* of, int t) {
-    device::wait_for_copies_before<kStages - 2>();
+    device::wait_for_copies_before<kMany>();
     if constexpr (kRoundsAhead) {
       UNROLL for (int row = 0; row < 2 * kKeys; row += kApart) {
         Granule& own = of[place_in(t / kRowGranules + row, t % kRowGranules)];
