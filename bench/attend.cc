@@ -1,22 +1,29 @@
-// Times the ways to compute attention of halves, as a captured graph replays them one behind the other.
+// Times the ways to compute attention, as a captured graph replays them one behind the other: of halves, and of floats
+// as TF32.
 //
 //     ./encore build cuda --target attend_bench && build/cuda/attend_bench [a part of the names] [seconds]
 //
 // What a way does not suit is left out. Of masks that all queries share, and those of each. Results that differ are
-// told of.
+// told of. Of floats the products come first; the last columns tell which way of the kernel is taken, if it is, and
+// what it is thought to take.
 #include "ops/attention/dense/attend.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "captured.h"
 #include "device/dnn.h"
+#include "ops/attention/dense/attend_products.h"
+#include "ops/attention/dense/attend_tf32.h"
 
 namespace {
 
@@ -48,7 +55,9 @@ constexpr Problem kProblems[] = {
     {"qwen3", 1, 16, 8, 256, 256, 128, Mask::causal},      {"qwen3", 1, 16, 8, 64, 64, 128, Mask::causal},
     {"qwen3", 4, 16, 8, 256, 256, 128, Mask::causal},      {"llama_1b", 1, 32, 8, 512, 512, 64, Mask::causal},
     {"llama_8b", 1, 32, 8, 1024, 1024, 128, Mask::causal}, {"llama_8b", 1, 32, 8, 1024, 1024, 128, Mask::full},
-    {"long", 2, 16, 16, 2048, 2048, 64, Mask::keys},
+    {"long", 2, 16, 16, 2048, 2048, 64, Mask::keys},       {"vit", 16, 12, 12, 197, 197, 64, Mask::none},
+    {"vit_huge", 1, 16, 16, 257, 257, 80, Mask::none},     {"wav2vec2", 1, 12, 12, 1499, 1499, 64, Mask::none},
+    {"whisper_tiny", 1, 6, 6, 4, 1500, 64, Mask::none},    {"long", 1, 8, 8, 4096, 4096, 64, Mask::none},
 };
 std::string name_of(const Problem& p) {
   constexpr const char* kMasks[] = {"", " keys masked", " masked", " causal"};
@@ -71,7 +80,7 @@ class Bare final : public ops::Context {
   }
   size_t used() const { return used_; }
   void give_back_to(size_t used) { used_ = used; }
-  device::Blas& blas() override { fail(Code::internal, "attention takes no products"); }
+  device::Blas& blas() override { return blas_; }
   device::Dnn& dnn() override { return dnn_; }
   device::FaultRef fault() override { return {}; }
   void read_back(void*, const void*, size_t) override { fail(Code::internal, "nothing is read back here"); }
@@ -80,76 +89,156 @@ class Bare final : public ops::Context {
   static constexpr size_t kBytes = size_t(1) << 30;
   device::Stream stream_{0};
   device::Dnn dnn_{0};
+  device::Blas blas_{0};
   Memory<> memory_{int64_t(kBytes / 2)};
   size_t used_ = 0;
 };
 
-void run(Captured& bench, const Problem& p) {
-  Bare context;
-  const auto filled = [&](int64_t values) {
-    auto memory = std::make_unique<Memory<>>(values);
-    memory->set(context.stream(), random_values(values, 1));
-    return memory;
-  };
-  const int64_t q_values = p.batch * p.heads * p.queries * p.size, k_values = p.batch * p.kv_heads * p.keys * p.size;
-  const auto q = filled(q_values), k = filled(k_values), v = filled(k_values), y = filled(q_values);
-  const auto mask = filled(p.batch * p.queries * p.keys);
-  const auto rows = [&](const std::unique_ptr<Memory<>>& of, int64_t heads, int64_t count) {
-    return ops::HeadRows{of->at(), heads * count * p.size, p.size, heads * p.size};
-  };
-  Attend a;
-  a.type = Type::f16;
-  a.batch = p.batch, a.heads = p.heads, a.kv_heads = p.kv_heads;
-  a.queries = p.queries, a.keys = p.keys, a.head_size = a.value_size = p.size;
-  a.q = rows(q, p.heads, p.queries), a.y = rows(y, p.heads, p.queries);
-  a.k = rows(k, p.kv_heads, p.keys), a.v = rows(v, p.kv_heads, p.keys);
-  a.scale = 1 / std::sqrt(double(p.size));
-  if (p.mask == Mask::causal) a.visible.after = 0;
-  if (p.mask == Mask::keys || p.mask == Mask::full) {
-    a.mask = {.data = mask->at(), .key = 1, .keys = p.keys, .least = -1};
-    a.mask.query = p.mask == Mask::full ? p.keys : 0;
-    a.mask.batch = p.mask == Mask::full ? p.queries * p.keys : p.keys;
+// A problem with all that it reads and writes, whose ways are timed one after the other.
+template <class T>
+class Ways {
+ public:
+  Ways(Captured& bench, const Problem& p) : bench_(bench) {
+    const int64_t q_values = p.batch * p.heads * p.queries * p.size, k_values = p.batch * p.kv_heads * p.keys * p.size;
+    q_ = filled(q_values), k_ = filled(k_values), v_ = filled(k_values), y_ = filled(q_values);
+    mask_ = filled(p.batch * p.queries * p.keys);
+    const auto rows = [&](const std::unique_ptr<Memory<T>>& of, int64_t heads, int64_t count) {
+      return ops::HeadRows{of->at(), heads * count * p.size, p.size, heads * p.size};
+    };
+    attend.type = device::kTypeOf<T>, attend.tf32 = true;
+    attend.batch = p.batch, attend.heads = p.heads, attend.kv_heads = p.kv_heads;
+    attend.queries = p.queries, attend.keys = p.keys, attend.head_size = attend.value_size = p.size;
+    attend.q = rows(q_, p.heads, p.queries), attend.y = rows(y_, p.heads, p.queries);
+    attend.k = rows(k_, p.kv_heads, p.keys), attend.v = rows(v_, p.kv_heads, p.keys);
+    attend.scale = 1 / std::sqrt(double(p.size));
+    if (p.mask == Mask::causal) attend.visible.after = 0;
+    if (p.mask == Mask::keys || p.mask == Mask::full) {
+      attend.mask = {.data = mask_->at(), .key = 1, .keys = p.keys, .least = -1};
+      attend.mask.query = p.mask == Mask::full ? p.keys : 0;
+      attend.mask.batch = p.mask == Mask::full ? p.queries * p.keys : p.keys;
+    }
+    std::printf("%-56s", (name_of(p) + (attend.type == Type::f32 ? " f32" : "")).c_str());
   }
-  std::printf("%-56s", name_of(p).c_str());
-  std::vector<Half> wanted;
-  std::string wrong;
-  const auto way = [&](const char* name, auto attend) {
+  // Its microseconds; zero, if it does not serve.
+  double time(const char* name, auto run) {
     const auto enqueue = [&] {
       const size_t used = context.used();
-      const bool served = attend();
+      const bool served = run();
       context.give_back_to(used);
       return served;
     };
-    y->set(context.stream(), std::vector<Half>(size_t(q_values)));
+    const int64_t values = int64_t(y_->values(context.stream()).size());
+    y_->set(context.stream(), std::vector<T>(size_t(values)));
     if (!enqueue()) return std::printf(" %8s", ""), 0.;
-    const double took = bench.us(context.stream(), kTimes, [&](int) { enqueue(); });
+    const double took = bench_.us(context.stream(), kTimes, [&](int) { enqueue(); });
     std::printf(" %8.2f", took);
-    const auto got = y->values(context.stream());
-    if (wanted.empty()) wanted = got;
+    const auto got = y_->values(context.stream());
+    if (wanted_.empty()) wanted_ = got;
     double most = 0;
     for (size_t i = 0; i < got.size(); ++i) {
-      const double apart = std::abs(double(float(got[i])) - double(float(wanted[i])));
+      const double apart = std::abs(double(float(got[i])) - double(float(wanted_[i])));
       most = apart <= most ? most : apart;  // NaN counts
     }
-    if (!(most < 4e-3)) wrong += text(" ", name, " is ", most, " off");
+    if (!(most < 4e-3)) wrong_ += text(" ", name, " is ", most, " off");
     return took;
-  };
+  }
+  void end(const std::string& last) const {
+    std::printf(" | %s%s\n", last.c_str(), wrong_.c_str());
+    std::fflush(stdout);
+  }
+  // A mask of floats for all that the problem hides, as products want it.
+  std::optional<ops::Tensor> mask_of_products(const Problem& p) {
+    const auto tensor = [](const ops::Shape& shape, void* data) {
+      return ops::Tensor{Type::f32, ops::Where::device, shape, data};
+    };
+    if (p.mask == Mask::none) return std::nullopt;
+    if (p.mask == Mask::keys) return tensor({p.batch, 1, 1, p.keys}, mask_->at());
+    if (p.mask == Mask::full) return tensor({p.batch, 1, p.queries, p.keys}, mask_->at());
+    std::vector<T> causal(size_t(p.queries * p.keys));
+    for (int64_t i = 0; i < p.queries; ++i)
+      for (int64_t j = i + 1; j < p.keys; ++j)
+        causal[size_t(i * p.keys + j)] = T(-std::numeric_limits<float>::infinity());
+    causal_ = std::make_unique<Memory<T>>(p.queries * p.keys);
+    causal_->set(context.stream(), causal);
+    return tensor({1, 1, p.queries, p.keys}, causal_->at());
+  }
+
+  Bare context;
+  Attend attend;
+
+ private:
+  std::unique_ptr<Memory<T>> filled(int64_t values) {
+    auto memory = std::make_unique<Memory<T>>(values);
+    memory->set(context.stream(), random_values<T>(values, 1));
+    return memory;
+  }
+
+  Captured& bench_;
+  std::unique_ptr<Memory<T>> q_, k_, v_, y_, mask_, causal_;
+  std::vector<T> wanted_;
+  std::string wrong_;
+};
+
+void run_halves(Captured& bench, const Problem& p) {
+  Ways<Half> ways(bench, p);
+  Bare& context = ways.context;
+  const Attend& a = ways.attend;
   const double own =
-      way("short", [&] { return ops::suits_short(context, a) && (ops::attend_short(context, a), true); });
+      ways.time("short", [&] { return ops::suits_short(context, a) && (ops::attend_short(context, a), true); });
   ops::MaskBias bias;
   if (const ops::Shape shape = ops::dnn_bias_shape(context, a); shape.count() > 0) {
     bias = {shape, context.scratch(size_t(shape.count()) * 2), nullptr};
     bias.blind = static_cast<bool*>(context.scratch(size_t(ops::blind_shape(shape).count())));
   }
-  const double library = way("library", [&] {
+  const double library = ways.time("library", [&] {
     Attend with = a;
     with.bias = bias;
     const bool served = ops::attend_dnn(context, with);
     bias.is_made = bias.data;
     return served;
   });
-  std::printf(" | %5.2f%s\n", own > 0 ? library / own : 0., wrong.c_str());
-  std::fflush(stdout);
+  char quotient[16];
+  std::snprintf(quotient, sizeof quotient, "%5.2f", own > 0 ? library / own : 0.);
+  ways.end(quotient);
+}
+
+constexpr const char* kWayNames[] = {"few", "some", "many"};
+static_assert(std::size(kWayNames) == ops::kTf32Ways);
+
+void run_floats(Captured& bench, const Problem& p) {
+  Ways<float> ways(bench, p);
+  Bare& context = ways.context;
+  const Attend& a = ways.attend;
+  const auto matrices = [](const ops::HeadRows& rows) {
+    return ops::HeadMatrices{rows.data, rows.batch, rows.head, rows.row};
+  };
+  const ops::ProductAttention products{.batch = a.batch,
+                                       .heads = a.heads,
+                                       .kv_heads = a.kv_heads,
+                                       .queries = a.queries,
+                                       .keys = a.keys,
+                                       .head_size = a.head_size,
+                                       .value_size = a.value_size,
+                                       .q = matrices(a.q),
+                                       .k = matrices(a.k),
+                                       .v = matrices(a.v),
+                                       .y = matrices(a.y),
+                                       .scale = a.scale,
+                                       .mask = ways.mask_of_products(p),
+                                       .tf32 = true};
+  ways.time("products", [&] { return ops::attend_by_products(context, products), true; });
+  const bool fits = ops::fits_tf32(a);
+  for (int i = 0; i < ops::kTf32Ways; ++i)
+    ways.time(kWayNames[i], [&] {
+      return fits && ops::has_room_for_tf32(context, a, ops::Tf32Way(i)) &&
+             (ops::attend_tf32(context, a, ops::Tf32Way(i), ops::Blind::no_number), true);
+    });
+  if (!fits) return ways.end("products");
+  const ops::Tf32Estimate taken = ops::estimate_tf32(context, a);
+  char last[48];
+  std::snprintf(last, sizeof last, "%-8s %8.2f",
+                ops::beats_products(context, a) ? kWayNames[int(taken.way)] : "products", taken.us);
+  ways.end(last);
 }
 
 }  // namespace
@@ -159,6 +248,12 @@ int main(int count, char** arguments) {
   Captured bench{.seconds = count > 2 ? std::atof(arguments[2]) : 0.01};
   std::printf("%s; microseconds\n%-56s %8s %8s | library / short\n", device::describe(0).name.c_str(), "attention",
               "short", "library");
+  const auto is_wanted = [&](const std::string& name) { return name.find(only) != std::string::npos; };
   for (const Problem& problem : kProblems)
-    if (name_of(problem).find(only) != std::string::npos) run(bench, problem);
+    if (is_wanted(name_of(problem))) run_halves(bench, problem);
+  std::printf("%-56s %8s", "", "products");
+  for (const char* const name : kWayNames) std::printf(" %8s", name);
+  std::printf(" | taken\n");
+  for (const Problem& problem : kProblems)
+    if (is_wanted(name_of(problem) + " f32")) run_floats(bench, problem);
 }

@@ -67,8 +67,8 @@ if(ENCORE_BUNDLES)
   bundle_rooms(ops/attention/paged attend_paged attend_paged_float8 attend_paged_int4 attend_paged_int8)
   bundle_rooms(ops/attention/paged attend_paged_latent attend_paged_selected extend_paged_cache)
   bundle_rooms(ops/attention dense/attend_prefill linear/linear_state operators/ordered_attention)
-  bundle_rooms(ops/attention dense/attend_beams dense/attend_dnn dense/attend_int8 dense/attend_short dense/decode_step
-    dense/split_k operators/decoder_attention operators/relative_position)
+  bundle_rooms(ops/attention dense/attend_beams dense/attend_dnn dense/attend_int8 dense/attend_short dense/attend_tf32
+    dense/decode_step dense/split_k operators/decoder_attention operators/relative_position)
   bundle_rooms(ops/attention inputs/heads inputs/last_keys inputs/padding inputs/rotate_heads kv_cache/extend_cache
     kv_cache/quantize_cache_rows kv_cache/window_cache operators/quantized_attention rotary/viewed_rotation)
   bundle_rooms(ops/attention inputs/key_mask longformer/longformer_attention longformer/longformer_group

@@ -104,7 +104,7 @@ class Options(_Dotted, total=False):
     """A function `void ()`, called after a shrink; optional. Default: 0."""
 
     use_tf32: bool | None
-    """Let float matrix products and convolutions use TF32 tensor cores. Default: 1."""
+    """Let float matrix products, convolutions and attention use TF32 tensor cores. Default: 1."""
 
     deterministic: bool | None
     """Compute the same bits in every session: nothing is chosen by timing, and algorithms of libraries that vary are

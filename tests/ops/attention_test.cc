@@ -11,6 +11,7 @@
 #include "../device/on_device.h"
 #include "device/half.h"
 #include "ops/attention/dense/attend.h"
+#include "ops/attention/dense/attend_tf32.h"
 #include "ops/attention/dense/blind_queries.h"
 
 namespace encore::ops {
@@ -106,13 +107,34 @@ class Case {
       return attend(c, a), true;
     });
     agree("any", [](Context& c, const Attend& a) { return attend(c, a), true; });
+    if (!std::is_same_v<T, float>) return;
+    for (const auto& [name, way] :
+         {std::pair{"TF32, few rows", Tf32Way::few}, {"TF32, some", Tf32Way::some}, {"TF32, many", Tf32Way::many}})
+      agree(
+          name,
+          [&](Context& c, const Attend& a) {
+            return fits_tf32(a) && has_room_for_tf32(c, a, way) && (attend_tf32(c, a, way, Blind::zeros), true);
+          },
+          kSlackOfTf32);
+    agree(
+        "any with TF32",
+        [](Context& c, Attend a) {
+          a.tf32 = true;
+          return attend(c, a), true;
+        },
+        kSlackOfTf32);
   }
 
  private:
   static constexpr float kNothing = -std::numeric_limits<float>::infinity();
+  static constexpr double kSlackOfTf32 = 4e-3;
+  static constexpr double kSlack = sizeof(T) == 8            ? 1e-12
+                                   : sizeof(T) == 4          ? 1e-5
+                                   : std::is_same_v<T, Half> ? 4e-3
+                                                             : 3e-2;
 
   template <class Way>
-  void agree(const char* name, Way way) {
+  void agree(const char* name, Way way, double slack = kSlack) {
     Bare context;
     DeviceArray<T> q(q_), k(k_), v(v_), mask(mask_), sinks(sinks_), y(q_.size());
     DeviceArray<uint8_t> seen(seen_);
@@ -146,11 +168,10 @@ class Case {
       if (p_.finite) a.mask.least = -2;
     }
     if (!way(context, a)) return;
-    expect_equal(name, y.download(context.stream()));
+    expect_equal(name, y.download(context.stream()), slack);
   }
 
-  void expect_equal(const char* name, const std::vector<T>& got) const {
-    const double slack = sizeof(T) == 8 ? 1e-12 : sizeof(T) == 4 ? 1e-5 : std::is_same_v<T, Half> ? 4e-3 : 3e-2;
+  void expect_equal(const char* name, const std::vector<T>& got, double slack) const {
     int wrong = 0;
     for (int64_t b = 0, at = 0; b < p_.batch; ++b)
       for (int64_t h = 0; h < p_.heads; ++h)
@@ -332,6 +353,35 @@ TEST(Attend, QueriesThatSeeNoKeyAreForeseen) {
   EXPECT_TRUE(may_be_blind(bottom_right, 9, 6));
   EXPECT_FALSE(may_be_blind({.after = std::numeric_limits<int64_t>::max(), .offset = 3}, 9, 12));
   check({.queries = 90, .keys = 60, .after = 0, .offset = -30});
+}
+
+// Heads, rows and keys that fill tiles and that do not.
+TEST(Attend, FloatsOnTensorCores) {
+  for (const int64_t size : {4, 32, 40, 64, 80, 96, 128})
+    for (const auto& [queries, keys] : {std::pair{1, 1}, {9, 31}, {33, 197}, {150, 64}})
+      Case<float>{{.batch = 1, .heads = 2, .queries = queries, .keys = keys, .size = size}};
+  Case<float>{{.heads = 12, .kv_heads = 4, .queries = 70, .keys = 70, .size = 80, .after = 0, .sinks = true}};
+  Case<float>{{.batch = 1, .heads = 2, .queries = 140, .keys = 600, .before = 50, .after = 20, .offset = 400}};
+}
+
+TEST(Attend, FloatsThatTensorCoresDoNotTake) {
+  Attend a{.tf32 = true, .batch = 1, .heads = 2, .kv_heads = 2, .queries = 9, .keys = 9, .head_size = 8};
+  a.value_size = 8;
+  a.q = a.k = a.v = a.y = {nullptr, 144, 72, 8};
+  EXPECT_TRUE(suits_tf32(a));
+  const auto refused = [&](auto change) {
+    Attend other = a;
+    change(other);
+    return !suits_tf32(other);
+  };
+  EXPECT_TRUE(refused([](Attend& o) { o.tf32 = false; }));
+  EXPECT_TRUE(refused([](Attend& o) { o.type = Type::f64; }));
+  EXPECT_TRUE(refused([](Attend& o) { o.k.row = 9; }));
+  EXPECT_TRUE(refused([](Attend& o) { o.v.data = reinterpret_cast<void*>(8); }));
+  EXPECT_TRUE(refused([](Attend& o) { o.value_size = 132; }));
+  EXPECT_TRUE(refused([](Attend& o) { o.head_size = 6; }));
+  EXPECT_TRUE(refused([](Attend& o) { o.keys = 0; }));
+  EXPECT_TRUE(refused([](Attend& o) { o.scores.data = &o; }));
 }
 
 // Rows of one head of keys, from one to some that take several blocks, and sizes up to the largest.

@@ -10,6 +10,7 @@ in bytes     as recurrent, and where a last bit of a state differs, it may be qu
              are at most 0.008 wide; a weight of at most 0.6 and the slope of a sigmoid make less of it.
 experts      as matmul; halves round what an expert's first layer makes, what its second makes, and quantized weights.
 attention    a half's result is rounded once; the references keep their powers in float, as Encore does.
+in TF32      as attention, of queries, keys, values and probabilities that have 10 bits of mantissa.
 heads        as attention, and what has a bias or a mask added is rounded before.
 masked heads as heads; where all that a query sees is masked, 10000 less leaves a score three digits after the point.
 projected    as heads, after a product that is rounded.
@@ -59,6 +60,7 @@ TOLERANCE = {  # (family, type) -> (relative, absolute)
     ("attention", "float64"): (1e-11, 1e-12),
     ("attention", "float16"): (2e-3, 1e-3),
     ("attention", "bfloat16"): (1.6e-2, 8e-3),
+    ("in TF32", "float32"): (4e-3, 4e-3),
     ("heads", "float32"): (3e-5, 5e-6),
     ("heads", "float16"): (4e-3, 3e-3),
     ("heads", "bfloat16"): (3e-2, 2.4e-2),

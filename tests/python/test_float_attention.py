@@ -1,4 +1,5 @@
-"""Attention of floats in regions: a product, a softmax and a product, which read and write heads where they lie."""
+"""Attention of floats in regions: one kernel, as TF32, or a product, a softmax and a product, which read and write
+heads where they lie."""
 
 import encore_session as es
 import numpy as np
@@ -11,7 +12,7 @@ from test_fusion import kernels_of, on_cpu
 TOLERANCE = {0: 4e-6, 1: 4e-3}  # of the largest value, by whether products may be in TF32
 
 
-def check(make_model, tmp_path, net, *all_feeds, tf32=0, copies=None):
+def check(make_model, tmp_path, net, *all_feeds, tf32=0, copies=None, by_kernel=None):
     """As the CPU EP has it, NaN too; by one node, and so many copies beside the Cast at the end."""
     model = net.model(make_model)
     session = es.make_session(model, regions=1, auto_graph=1, use_tf32=tf32, dump_regions=tmp_path)
@@ -27,6 +28,11 @@ def check(make_model, tmp_path, net, *all_feeds, tf32=0, copies=None):
     if copies is not None and es.on_virtual_gpu():
         moving = [name for name in kernels_of(session, all_feeds[0]) if "Strided" in name or "Fill" in name]
         assert len(moving) == copies + 1, moving
+    if by_kernel is not None and es.on_virtual_gpu():
+        for feeds in all_feeds:
+            ran = kernels_of(session, feeds)
+            assert any("AttendTf32" in name for name in ran) == by_kernel, ran
+            assert any("Softmax" in name for name in ran) != by_kernel, ran
 
 
 @pytest.mark.parametrize("tf32", [0, 1])
@@ -115,3 +121,122 @@ def test_it_is_captured_and_replayed(encore, make_model):
         np.testing.assert_allclose(bound.run(feeds)["y.out"], wanted, rtol=0, atol=TOLERANCE[0] * np.abs(wanted).max())
     (report,) = onnxruntime_ep_encore.graph_report(session)
     assert report["state"] == "ready"
+
+
+def direct(size, value_size=None, mask_shape=None, heads=HEADS, kv_heads=HEADS, **how):
+    """Of heads as they come in, those of keys and values repeated as models do."""
+    net = Network("float32")
+    q = net.input("q", ["b", heads, "q", size])
+    k = net.input("k", ["b", kv_heads, "k", size])
+    v = net.input("v", ["b", kv_heads, "k", value_size or size])
+    if heads != kv_heads:
+        repeats = net.ints(1, 1, heads // kv_heads, 1, 1)
+        k, v = (
+            net.node(
+                "Reshape",
+                [net.node("Expand", [net.node("Unsqueeze", [x, net.ints(2)]), repeats]), net.ints(0, heads, -1, of)],
+            )
+            for x, of in ((k, size), (v, value_size or size))
+        )
+    mask = net.input("mask", mask_shape) if mask_shape else None
+    kt = net.node("Transpose", [k], perm=(0, 1, 3, 2))
+    net.output(attend(net, q, kt, v, mask, **how), ["b", heads, "q", value_size or size])
+    return net
+
+
+def heads_in(batch, queries, keys, size, value_size=None, heads=HEADS, kv_heads=HEADS):
+    return {
+        "q": numbers((batch, heads, queries, size), 1),
+        "k": numbers((batch, kv_heads, keys, size), 2),
+        "v": numbers((batch, kv_heads, keys, value_size or size), 3),
+    }
+
+
+@pytest.mark.parametrize("size", [8, 16, 40, 64, 80, 96, 128])
+def test_one_kernel_in_tf32(encore, make_model, tmp_path, size):
+    shapes = [(1, 9, 9), (3, 1, 33), (2, 197, 101), (1, 70, 5)]
+    feeds = [heads_in(*shape, size) for shape in shapes]
+    check(make_model, tmp_path, direct(size), *feeds, tf32=1, copies=0, by_kernel=True)
+
+
+@pytest.mark.parametrize("size,value_size", [(136, 136), (16, 160), (200, 8)])
+def test_sizes_that_the_kernel_does_not_take(encore, make_model, tmp_path, size, value_size):
+    feeds = heads_in(2, 9, 12, size, value_size)
+    check(make_model, tmp_path, direct(size, value_size), feeds, tf32=1, by_kernel=False)
+
+
+def test_values_have_another_size_in_tf32(encore, make_model, tmp_path):
+    check(make_model, tmp_path, direct(64, 24), heads_in(2, 40, 70, 64, 24), tf32=1, by_kernel=True)
+
+
+def test_no_keys_in_tf32(encore, make_model, tmp_path):
+    check(make_model, tmp_path, direct(16), heads_in(2, 3, 0, 16), heads_in(0, 3, 4, 16), heads_in(2, 0, 4, 16), tf32=1)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_heads_of_several_are_read_in_place_in_tf32(encore, make_model, tmp_path, batch):
+    feeds = [feeds_of(batch), feeds_of(batch, 70, 133), feeds_of(batch, 1, 9)]
+    check(make_model, tmp_path, plain("float32"), *feeds, tf32=1, copies=0, by_kernel=True)
+
+
+@pytest.mark.parametrize("shape", MASKS, ids=str)
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_mask_is_added_in_tf32(encore, make_model, tmp_path, shape, batch):
+    sizes = {"b": batch, "q": 37, "k": 150}
+    mask = numbers([sizes.get(dim, dim) for dim in shape], 7, -4, 4)
+    feeds = feeds_of(batch, 37, 150) | {"mask": mask}
+    check(make_model, tmp_path, plain("float32", shape), feeds, tf32=1, by_kernel=True)
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("keys", [7, 300])
+def test_rows_that_see_nothing_in_tf32(encore, make_model, tmp_path, zeros, keys):
+    mask = np.zeros((2, 1, 45, keys), np.float32)
+    mask[0, 0, 1] = mask[1, 0, :, keys // 2 :] = mask[1, 0, 17] = -np.inf
+    mask[0, 0, 3, : keys - 2] = -np.inf
+    net = plain("float32", ["b", 1, "q", "k"], zeros=zeros)
+    check(make_model, tmp_path, net, feeds_of(2, 45, keys) | {"mask": mask}, tf32=1, by_kernel=True)
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+def test_what_is_no_number_stays_none_in_tf32(encore, make_model, tmp_path, zeros):
+    """In a query, a key or a value, seen or masked."""
+    feeds = heads_in(2, 40, 70, 16) | {"mask": np.zeros((2, 1, 1, 70), np.float32)}
+    feeds["mask"][1, 0, 0, 60:] = -np.inf
+    feeds["q"][0, 0, 3, 2] = feeds["k"][0, 1, 50, 7] = np.nan
+    feeds["k"][0, 2, 9, 0] = feeds["q"][1, 0, 5, 1] = np.inf
+    if not zeros:
+        feeds["v"][1, 1, 20, 3] = np.nan
+        feeds["v"][1, 2, 21, 4] = np.inf
+        feeds["k"][1, 2, 65, 5] = np.nan
+    net = direct(16, mask_shape=["b", 1, 1, "k"], zeros=zeros)
+    check(make_model, tmp_path, net, feeds, tf32=1, by_kernel=True)
+
+
+@pytest.mark.parametrize("before", [None, 5])
+def test_causal_masks_and_windows_in_tf32(encore, make_model, tmp_path, before):
+    rows = 140
+    at, key = np.arange(rows)[:, None], np.arange(rows)
+    seen = (key <= at) & (key >= at - (before if before is not None else rows))
+    mask = np.where(seen, 0, -np.inf).astype(np.float32)[None, None]
+    net = plain("float32", [1, 1, "q", "k"])
+    check(make_model, tmp_path, net, feeds_of(2, rows, rows) | {"mask": mask}, tf32=1, by_kernel=True)
+
+
+@pytest.mark.parametrize("build", [shifted, of_five_dimensions])
+def test_shifted_windows_in_tf32(encore, make_model, tmp_path, build):
+    feeds = [{"x": numbers((batch, WINDOWS, ROWS, WIDTH), batch)} for batch in BATCHES]
+    check(make_model, tmp_path, build("float32"), *feeds, tf32=1, by_kernel=True)
+
+
+@pytest.mark.parametrize("heads,kv_heads", [(6, 2), (4, 1)])
+@pytest.mark.parametrize("size", [16, 136])
+def test_heads_that_share_keys(encore, make_model, tmp_path, heads, kv_heads, size):
+    """By the kernel where they lie; for products they are repeated, but where all are one."""
+    of_heads = {"heads": heads, "kv_heads": kv_heads}
+    feeds = [heads_in(batch, 30, 40, size, **of_heads) for batch in (1, 2)]
+    small = size == 16
+    copies = 0 if small or kv_heads == 1 else 2
+    net = direct(size, **of_heads)
+    check(make_model, tmp_path, net, *feeds, tf32=1, copies=copies, by_kernel=small)
+    check(make_model, tmp_path, net, *feeds)

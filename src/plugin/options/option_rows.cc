@@ -241,7 +241,7 @@ constexpr OptionRow kRows[] = {
      [](std::string_view value, Options& o) { return pointer(value, o.external.empty_cache); }},
 
     // ---- computing
-    {"use_tf32", true, "1", kFlag, "Let float matrix products and convolutions use TF32 tensor cores.",
+    {"use_tf32", true, "1", kFlag, "Let float matrix products, convolutions and attention use TF32 tensor cores.",
      [](std::string_view value, Options& o) { return take(flag(value), o.use_tf32); }},
     {"deterministic", false, "0", kFlag,
      "Compute the same bits in every session: nothing is chosen by timing, and algorithms of libraries that vary are "

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ops/attention/dense/attend_tf32.h"
+
 namespace encore::ops {
 
 Shape bias_shape(Context& context, const Attend& problem) {
@@ -29,6 +31,7 @@ void attend(Context& context, const Attend& problem) {
   if (suits_grouped_decode(problem)) return attend_grouped_decode(context, problem);
   if (suits_decode(problem)) return attend_decode(context, problem);
   if (suits_short(context, problem)) return attend_short(context, problem);
+  if (suits_tf32(problem)) return attend_tf32(context, problem);
   if (attend_dnn(context, problem)) return;
   // With 32 rows at a time keys are read often, with larger heads too often.
   const bool narrow = std::max(problem.head_size, problem.value_size) <= 128;

@@ -1,5 +1,5 @@
 // Attention over heads, softmax(scale * q kT + mask) v: what ai.onnx's Attention and com.microsoft's kin share. There
-// are five ways to compute it, two of them for decoding, where few queries meet many keys. All take any strides, and
+// are six ways to compute it, two of them for decoding, where few queries meet many keys. All take any strides, and
 // none makes the matrix of scores unless it is asked for.
 #pragma once
 #include <cstdint>
@@ -61,6 +61,7 @@ struct ScoresOutput {
 
 struct Attend {
   Type type = Type::f32;
+  bool tf32 = false;                           // floats may be rounded to TF32
   int64_t batch = 0, heads = 0, kv_heads = 0;  // heads / kv_heads neighbours share a head of k and v
   int64_t queries = 0, keys = 0, head_size = 0, value_size = 0;
   HeadRows q, k, v, y;  // y is written
@@ -105,6 +106,7 @@ void attend_decode(Context& context, const Attend& problem);
 // Of halves and so few keys that a block holds all of a head's at once:
 bool suits_short(const Context& context, const Attend& problem);
 void attend_short(Context& context, const Attend& problem);
+// Of floats as TF32: attend_tf32.h.
 // By a library; false if it does not serve.
 bool attend_dnn(Context& context, const Attend& problem);
 Shape dnn_bias_shape(Context& context, const Attend& problem);

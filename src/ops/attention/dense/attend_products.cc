@@ -19,6 +19,7 @@ struct Factor {
 
 struct Sizes {
   int64_t batch, heads, rows, columns;
+  int64_t group = 1;  // heads for which one is there
   int64_t count() const { return batch * heads * rows * columns; }
   HeadMatrices dense(const void* data, bool is_turned = false) const {
     return {data, heads * rows * columns, rows * columns, is_turned ? 1 : columns, is_turned ? rows : 1};
@@ -28,7 +29,8 @@ struct Sizes {
 void copy(Context& context, const HeadMatrices& from, const HeadMatrices& to, const Sizes& sizes) {
   StridedCopy copy;
   copy.add(sizes.batch, from.batch, to.batch);
-  copy.add(sizes.heads, from.head, to.head);
+  copy.add(sizes.heads / sizes.group, from.head, to.head * sizes.group);
+  copy.add(sizes.group, 0, to.head);
   copy.add(sizes.rows, from.row, to.row);
   copy.add(sizes.columns, from.column, to.column);
   copy.run(context.stream(), from.data, const_cast<void*>(to.data), kBytes);
@@ -45,7 +47,7 @@ Factor factor_of(Context& context, HeadMatrices all, const Sizes& sizes) {
   const bool is_turned = all.column != 1 && all.row == 1;
   const bool is_matrix = is_turned ? all.column >= sizes.rows : all.column == 1 && all.row >= sizes.columns;
   void* scratch = nullptr;
-  if (!is_matrix || !distance_of(all, sizes)) {
+  if (sizes.group > 1 || !is_matrix || !distance_of(all, sizes)) {
     scratch = context.scratch(size_t(sizes.count()) * kBytes);
     const HeadMatrices dense = sizes.dense(scratch, is_turned);
     copy(context, all, dense, sizes);
@@ -83,7 +85,7 @@ void attend_by_products(Context& context, const ProductAttention& p) {
   const Sizes of_y{p.batch, p.heads, p.queries, p.value_size};
   if (of_y.count() == 0) return;
   const Factor q = factor_of(context, p.q, {p.batch, p.heads, p.queries, p.head_size});
-  const Factor k = factor_of(context, p.k, {p.batch, p.heads, p.keys, p.head_size});
+  const Factor k = factor_of(context, p.k, {p.batch, p.heads, p.keys, p.head_size, p.heads / p.kv_heads});
   const Shape shape{p.batch, p.heads, p.queries, p.keys};
   const Tensor scores{Type::f32, Where::device, shape, context.scratch(size_t(shape.count()) * kBytes)};
 
@@ -98,7 +100,7 @@ void attend_by_products(Context& context, const ProductAttention& p) {
   for (const Factor* const read : {&k, &q}) context.give_back(read->scratch);
   if (scores.count() > 0) take_softmax(context, p, scores);
 
-  const Factor v = factor_of(context, p.v, {p.batch, p.heads, p.keys, p.value_size});
+  const Factor v = factor_of(context, p.v, {p.batch, p.heads, p.keys, p.value_size, p.heads / p.kv_heads});
   const bool in_place = holds_products(p.y, of_y);
   const HeadMatrices y = in_place ? p.y : of_y.dense(context.scratch(size_t(of_y.count()) * kBytes));
   gemm.n = p.value_size, gemm.k = p.keys;

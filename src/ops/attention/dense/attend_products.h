@@ -15,7 +15,8 @@ struct HeadMatrices {
 };
 
 struct ProductAttention {
-  int64_t batch = 0, heads = 0, queries = 0, keys = 0, head_size = 0, value_size = 0;
+  int64_t batch = 0, heads = 0, kv_heads = 0;  // heads / kv_heads neighbours share a head of k and v
+  int64_t queries = 0, keys = 0, head_size = 0, value_size = 0;
   HeadMatrices q, k, v, y;  // y is written, and has its columns beside each other
   double scale = 1;
   std::optional<Tensor> mask;  // is added, and broadcast to [batch, head, query, key]

@@ -19,6 +19,7 @@
 #include "device/words.h"
 #include "ops/attention/dense/attend_view.h"
 #include "ops/attention/dense/group_softmax.h"
+#include "ops/attention/dense/quads.h"
 #include "ops/attention/dense/split_k.h"
 #include "ops/dispatch.h"
 
@@ -172,7 +173,8 @@ struct AttendShort {
       if (visible.mask) mask(scores[lane], masked[lane]);
       mask_and_max(scores[lane], tile_max[lane], queries[lane], key, end, lane);
     });
-    over_quads(warp, tile_max, [](float a, float c) { return max_score(a, c); });
+    over_quads<2>(
+        warp, [&](int lane) { return tile_max[lane].at; }, [](float a, float c) { return max_score(a, c); });
     PerThread<FragmentA[kSteps], 32> probs;
     warp.apart([&](int lane) { update(state[lane], scores[lane], tile_max[lane], probs[lane]); });
     UNROLL for (int step = 0; step < kSteps; ++step) {
@@ -284,23 +286,11 @@ struct AttendShort {
     return j % 2 == 0 ? FragmentB{{device::low_halves(words[0], words[1]), device::low_halves(words[2], words[3])}}
                       : FragmentB{{device::high_halves(words[0], words[1]), device::high_halves(words[2], words[3])}};
   }
-  // Lanes that have the same rows.
-  template <class Op>
-  DEVICE_FN static void over_quads(const Warp& warp, PerThread<OfRows, 32>& rows, Op op) {
-    UNROLL for (int mask = 1; mask < 4; mask *= 2) {
-      PerThread<OfRows, 32> others;
-      warp.lanes([&](int lane) { others[lane] = rows[lane]; });
-      warp.template exchange<2>(mask, [&](int lane) { return others[lane].at; });
-      warp.apart([&](int lane) {
-        UNROLL for (int e = 0; e < 2; ++e) rows[lane].at[e] = op(rows[lane].at[e], others[lane].at[e]);
-      });
-    }
-  }
-
   DEVICE_FN static void store_partial(const Warp& warp, PerThread<State, 32>& state, Shared& s, float* acc) {
     PerThread<OfRows, 32> row_sums;
     warp.apart([&](int lane) { UNROLL for (int e = 0; e < 2; ++e) row_sums[lane].at[e] = state[lane].row_sum[e]; });
-    over_quads(warp, row_sums, [](float a, float c) { return a + c; });
+    over_quads<2>(
+        warp, [&](int lane) { return row_sums[lane].at; }, [](float a, float c) { return a + c; });
     warp.apart([&](int lane) {
       UNROLL for (int e = 0; e < 2; ++e) {
         const int row = lane / 4 + 8 * e;

@@ -46,6 +46,7 @@ class Attention : public Op {
         causal_(node.get_int("is_causal", 0) == 1),
         left_(node.get_int("left_window_size", -1)),
         right_(node.get_int("right_window_size", -1)),
+        tf32_(node.settings.use_tf32),
         stage_(read_choice<ScoresOutput::Stage>(node, "qk_matmul_output_mode", 0,
                                                 {{0, ScoresOutput::scaled},
                                                  {1, ScoresOutput::capped},
@@ -90,7 +91,7 @@ class Attention : public Op {
 
     const int64_t past = join(context, k, v);
     Attend problem;
-    problem.type = q_in.type;
+    problem.type = q_in.type, problem.tf32 = tf32_;
     problem.batch = q.batch, problem.heads = q.heads, problem.kv_heads = k.heads;
     problem.queries = q.rows, problem.keys = k.rows, problem.head_size = q.size, problem.value_size = v.size;
     problem.q = q.view, problem.k = k.view, problem.v = v.view;
@@ -211,6 +212,7 @@ class Attention : public Op {
   float softcap_;
   bool causal_;
   int64_t left_, right_;
+  bool tf32_;
   ScoresOutput::Stage stage_;
 };
 

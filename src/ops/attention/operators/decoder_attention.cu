@@ -77,7 +77,7 @@ class DecoderAttention : public Op {
     }
 
     Attend problem;
-    problem.type = type;
+    problem.type = type, problem.tf32 = tf32_;
     problem.batch = batch, problem.heads = problem.kv_heads = heads_;
     problem.queries = queries, problem.keys = keys, problem.head_size = problem.value_size = size;
     problem.q = q.view, problem.k = k.view, problem.v = v.view;

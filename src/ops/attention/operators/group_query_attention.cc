@@ -40,7 +40,8 @@ class GroupQueryAttention : public Op {
         softcap_(node.get_float("softcap", 0)),
         q_epsilon_(epsilon_of(node, "q_norm_epsilon")),
         k_epsilon_(epsilon_of(node, "k_norm_epsilon")),
-        type_(node.input_type(0)) {
+        type_(node.input_type(0)),
+        tf32_(node.settings.use_tf32) {
     require(heads_ > 0 && kv_heads_ > 0 && heads_ % kv_heads_ == 0, "num_heads is ", heads_, " and kv_num_heads is ",
             kv_heads_, "; the former must be a multiple of the latter");
     require(heads_ < kSizeCap / 4, "num_heads is ", heads_, "; that is more than there are kernels for");
@@ -99,7 +100,7 @@ class GroupQueryAttention : public Op {
 
     const int64_t row = code_kind_ == CodeKind::none ? cache.size : row_bytes_of(cache);
     const HeadRows keys{cache.keys, kv_heads_ * cache.capacity * row, cache.capacity * row, row};
-    problem.type = query.type;
+    problem.type = query.type, problem.tf32 = tf32_;
     problem.batch = cache.batch, problem.heads = heads_, problem.kv_heads = kv_heads_;
     problem.queries = cache.rows, problem.keys = cache.from_start ? cache.rows : cache.capacity;
     problem.head_size = problem.value_size = cache.size;
@@ -350,6 +351,7 @@ class GroupQueryAttention : public Op {
   bool causal_, rotates_, interleaved_, windowed_, smooth_;
   float scale_, softcap_, q_epsilon_, k_epsilon_;
   Type type_;
+  bool tf32_;
   CodeKind code_kind_ = CodeKind::none;
   bool per_channel_[2] = {};  // scales of keys and of values
   void* zeros_ = nullptr;     // sinks of all heads

@@ -16,7 +16,8 @@ class MultiHeadAttention : public Op {
       : heads_(node.get_int("num_heads", 0)),
         scale_(node.get_float("scale", 0)),
         filter_(node.get_float("mask_filter_value", -10000)),
-        causal_(node.get_int("unidirectional", 0) == 1) {
+        causal_(node.get_int("unidirectional", 0) == 1),
+        tf32_(node.settings.use_tf32) {
     require(heads_ > 0, "num_heads is ", heads_, "; it must be above zero");
     require(std::isfinite(scale_) && !std::isnan(filter_), "scale is ", scale_, " and mask_filter_value ", filter_,
             "; they must be numbers");
@@ -73,7 +74,7 @@ class MultiHeadAttention : public Op {
     moves.run();
 
     Attend problem;
-    problem.type = type;
+    problem.type = type, problem.tf32 = tf32_;
     problem.batch = q.batch, problem.heads = problem.kv_heads = heads_;
     problem.queries = queries, problem.keys = k.rows, problem.head_size = q.size, problem.value_size = v.size;
     problem.q = q.view, problem.k = k.view, problem.v = v.view;
@@ -147,7 +148,7 @@ class MultiHeadAttention : public Op {
 
   int64_t heads_;
   float scale_, filter_;
-  bool causal_;
+  bool causal_, tf32_;
 };
 
 }  // namespace

@@ -12,7 +12,8 @@ namespace {
 
 class Packed : public Op {
  protected:
-  explicit Packed(const NodeInfo& node) : heads_(node.get_int("num_heads", 0)), scale_(node.get_float("scale", 0)) {
+  explicit Packed(const NodeInfo& node)
+      : heads_(node.get_int("num_heads", 0)), scale_(node.get_float("scale", 0)), tf32_(node.settings.use_tf32) {
     require(heads_ > 0, "num_heads is ", heads_, "; it must be above zero");
     require(std::isfinite(scale_), "scale is ", scale_, "; it must be finite");
   }
@@ -47,7 +48,7 @@ class Packed : public Op {
     moves.run();
 
     Attend problem;
-    problem.type = type;
+    problem.type = type, problem.tf32 = tf32_;
     problem.batch = batch, problem.heads = problem.kv_heads = heads_;
     problem.queries = problem.keys = rows, problem.head_size = size, problem.value_size = value_size;
     problem.q = heads.q.view, problem.k = heads.k.view, problem.v = heads.v.view;
@@ -63,12 +64,12 @@ class Packed : public Op {
 
   int64_t heads_;
   float scale_;
+  bool tf32_;
 };
 
 class PackedAttention final : public Packed {
  public:
-  explicit PackedAttention(const NodeInfo& node)
-      : Packed(node), sizes_(projection_sizes(node, heads_)), tf32_(node.settings.use_tf32) {}
+  explicit PackedAttention(const NodeInfo& node) : Packed(node), sizes_(projection_sizes(node, heads_)) {}
 
   void run(Context& context) const override {
     const Tensor &input = context.input(0), &weights = context.input(1);
@@ -81,7 +82,6 @@ class PackedAttention final : public Packed {
 
  private:
   std::vector<int64_t> sizes_;
-  bool tf32_;
 };
 
 class PackedMultiHeadAttention final : public Packed {

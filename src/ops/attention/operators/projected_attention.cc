@@ -14,8 +14,7 @@ enum { kInput, kWeights, kBias, kMask, kPast, kAttentionBias, kPastLength };
 
 class Attention final : public ProjectedAttention {
  public:
-  explicit Attention(const NodeInfo& node)
-      : ProjectedAttention(node, {kMask, kPast, kAttentionBias, kPastLength}), tf32_(node.settings.use_tf32) {}
+  explicit Attention(const NodeInfo& node) : ProjectedAttention(node, {kMask, kPast, kAttentionBias, kPastLength}) {}
 
   void run(Context& context) const override {
     const Tensor &input = context.input(kInput), &weights = context.input(kWeights);
@@ -24,15 +23,13 @@ class Attention final : public ProjectedAttention {
                      tf32_);
     });
   }
-
- private:
-  bool tf32_;
 };
 
 }  // namespace
 
 ProjectedAttention::ProjectedAttention(const NodeInfo& node, const Slots& slots)
     : heads_(node.get_int("num_heads", 0)),
+      tf32_(node.settings.use_tf32),
       slots_(slots),
       rotated_(node.get_int("rotary_embedding_dim", 0)),
       scale_(node.get_float("scale", 0)),
@@ -73,7 +70,7 @@ void ProjectedAttention::attend_projected(Context& context, const Tensor& input,
   moves.run();
 
   Attend problem;
-  problem.type = type;
+  problem.type = type, problem.tf32 = tf32_;
   problem.batch = batch, problem.heads = problem.kv_heads = heads_;
   problem.queries = queries, problem.keys = k.rows, problem.head_size = size, problem.value_size = value_size;
   problem.q = q.view, problem.k = k.view, problem.v = v.view;

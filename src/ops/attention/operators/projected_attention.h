@@ -20,6 +20,7 @@ class ProjectedAttention : public Op {
 
   int64_t heads_;
   std::vector<int64_t> sizes_;
+  bool tf32_;
 
  private:
   struct Caches {

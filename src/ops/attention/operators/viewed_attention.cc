@@ -1,9 +1,11 @@
 #include "ops/attention/operators/viewed_attention.h"
 
+#include <algorithm>
 #include <array>
 #include <initializer_list>
 
 #include "ops/attention/dense/attend_products.h"
+#include "ops/attention/dense/attend_tf32.h"
 #include "ops/registry.h"
 #include "ops/shape/movement.h"
 #include "ops/shape/strided_view.h"
@@ -70,7 +72,7 @@ class Viewed : public Op {
     const Type type = context.input(0).type;
     ViewedTensor all_k = heads_of(context, context.input(1), how_.k, "keys"),
                  all_v = heads_of(context, context.input(2), how_.v, "values");
-    const int64_t group = type == Type::f32 ? 1 : share_heads(all_k, all_v);
+    const int64_t group = share_heads(all_k, all_v);
     const Rows q = rows_of(context, type, heads_of(context, context.input(0), how_.q, "queries")),
                k = rows_of(context, type, all_k), v = rows_of(context, type, all_v);
     const Tensor* const given = context.find_input(3);
@@ -81,11 +83,11 @@ class Viewed : public Op {
             " have heads of different sizes");
 
     Attend problem;
-    problem.type = type;
+    problem.type = type, problem.tf32 = tf32_;
     problem.batch = joint({batch, of_mask[0]}, "batches");
     const int64_t of_keys = joint({k.shape[1] * group, v.shape[1] * group}, "heads");
     problem.heads = joint({q.shape[1], of_keys, of_mask[1]}, "heads");
-    problem.kv_heads = type == Type::f32 ? problem.heads : of_keys / group;
+    problem.kv_heads = of_keys / group;
     problem.queries = joint({q.shape[2], of_mask[2]}, "queries");
     problem.keys = joint({k.shape[2], of_mask[3]}, "keys");
     require(v.shape[2] == problem.keys, "there are ", problem.keys, " keys and ", v.shape[2], " values");
@@ -120,7 +122,14 @@ class Viewed : public Op {
       problem.bias = {bias->shape, bias->data, context.input(5).as<bool>(), true};
     }
     if (y.count() == 0) return;
-    if (type == Type::f32) return attend_by_products(context, products_of(problem, {q, k, v}, mask));
+    if (type == Type::f32) {
+      const bool in_rows = std::ranges::all_of(std::array{&q, &k, &v}, [](auto* one) { return one->strides[3] == 1; });
+      if (in_rows && beats_products(context, problem))
+        attend_tf32(context, problem, how_.zeros ? Blind::zeros_for_no_number : Blind::no_number);
+      else
+        attend_by_products(context, products_of(problem, {q, k, v}, mask));
+      return;
+    }
     if (repeats)  // what is there once is there for all, which libraries need not know of
       attend_prefill(context, problem);
     else
@@ -149,15 +158,21 @@ class Viewed : public Op {
     const auto matrices = [](const HeadRows& all, int64_t column) {
       return HeadMatrices{all.data, all.batch, all.head, all.row, column};
     };
+    const bool is_of_all = p.kv_heads == 1;  // heads, which read it in place
+    const auto of_keys = [&](HeadRows all, int64_t column) {
+      if (is_of_all) all.head = 0;
+      return matrices(all, column);
+    };
     return {p.batch,
             p.heads,
+            is_of_all ? p.heads : p.kv_heads,
             p.queries,
             p.keys,
             p.head_size,
             p.value_size,
             matrices(p.q, rows[0].strides[3]),
-            matrices(p.k, rows[1].strides[3]),
-            matrices(p.v, rows[2].strides[3]),
+            of_keys(p.k, rows[1].strides[3]),
+            of_keys(p.v, rows[2].strides[3]),
             matrices(p.y, 1),
             p.scale,
             mask,

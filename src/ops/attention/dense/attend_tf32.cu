@@ -1,0 +1,522 @@
+// A block has rows of queries, whose values its warps have in registers. Tiles of keys and values come into shared
+// memory, some of them ahead. Warps share out rows, or the keys of a tile, or both; each has an online softmax of its
+// own, and those of the same rows are combined at the end.
+//
+// Which value of a head is which place along the depth of a tile is free, as long as both factors agree, and so is
+// which column of a result is which value. With g = lane / 4 and p = lane % 4, a lane has
+//   queries  g, g + 8 in 16             values 16 c + 4 p to + 3
+//   keys     8 n + g                    values 16 c + 4 p to + 3
+//   scores   of queries g, g + 8        and keys 8 n + 2 p, 8 n + 2 p + 1
+//   values   of keys 8 n + 2 p, 8 n + 2 p + 1    values 32 s + 4 g to + 3
+//   acc      of queries g, g + 8        values 32 s + 8 p to + 7
+#include "ops/attention/dense/attend_tf32.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "device/copy_async.h"
+#include "device/device.h"
+#include "device/divide_small.h"
+#include "device/mma_fragments.h"
+#include "device/mma_tf32.h"
+#include "ops/attention/dense/attend_view.h"
+#include "ops/attention/dense/quads.h"
+#include "ops/attention/dense/split_k.h"
+
+namespace encore::ops {
+namespace {
+
+using device::Block;
+using device::FragmentA;
+using device::FragmentB;
+using device::FragmentC;
+using device::Granule;
+using device::PerThread;
+using device::Warp;
+
+constexpr int kInGranule = 4;  // values
+
+// Heads of up to kHead values. Warps have 16 kRowTiles rows and kWarpKeys of a tile's keys. With kSpare blocks leave
+// registers for a second one.
+template <int kHead_, int kRowTiles_, int kRowWarps_, int kKeyWarps_, int kWarpKeys_, int kStages_, bool kSpare>
+struct Tf32Warps {
+  static constexpr int kHead = kHead_, kRowTiles = kRowTiles_, kRowWarps = kRowWarps_, kKeyWarps = kKeyWarps_;
+  static constexpr int kWarpKeys = kWarpKeys_, kStages = kStages_;
+  static constexpr int kThreads = 32 * kRowWarps * kKeyWarps, kMaxThreads = kSpare ? 2 * kThreads : kThreads;
+  static constexpr int kWarpRows = 16 * kRowTiles, kRows = kWarpRows * kRowWarps, kKeys = kWarpKeys * kKeyWarps;
+};
+
+// Calls f.template operator()<Warps>().
+template <class F>
+void for_way(Tf32Way way, int64_t size, F f) {
+  const bool large = size > 64, small = size <= 32;
+  switch (way) {
+    case Tf32Way::few:
+      return large   ? f.template operator()<Tf32Warps<128, 1, 1, 4, 16, 2, false>>()
+             : small ? f.template operator()<Tf32Warps<32, 1, 1, 8, 16, 2, true>>()
+                     : f.template operator()<Tf32Warps<64, 1, 1, 8, 16, 2, true>>();
+    case Tf32Way::some:
+      return large   ? f.template operator()<Tf32Warps<128, 1, 2, 4, 16, 2, false>>()
+             : small ? f.template operator()<Tf32Warps<32, 1, 2, 4, 16, 3, true>>()
+                     : f.template operator()<Tf32Warps<64, 1, 2, 4, 16, 3, true>>();
+    case Tf32Way::many:
+      return large   ? f.template operator()<Tf32Warps<128, 1, 4, 1, 32, 3, false>>()
+             : small ? f.template operator()<Tf32Warps<32, 2, 4, 1, 32, 3, false>>()
+                     : f.template operator()<Tf32Warps<64, 2, 4, 1, 32, 3, false>>();
+  }
+}
+
+template <class Warps>
+struct AttendTf32 {
+  static constexpr int kMaxThreads = Warps::kMaxThreads, kThreads = Warps::kThreads, kStages = Warps::kStages;
+  static constexpr int kRows = Warps::kRows, kKeys = Warps::kKeys, kKeyWarps = Warps::kKeyWarps;
+  static constexpr int kRowTiles = Warps::kRowTiles, kKeyTiles = Warps::kWarpKeys / 8;
+  static constexpr int kDepths = Warps::kHead / 16, kSpans = Warps::kHead / 32;
+  static constexpr int kRowGranules = Warps::kHead / kInGranule;
+  static constexpr bool kAsksAhead = kRowTiles == 1;          // for the mask, where registers are left
+  static constexpr bool kRoundsAhead = Warps::kRowWarps > 1;  // keys and values, as several warps read them
+  static constexpr int kTileGranules = kKeys * kRowGranules;  // of the keys of a stage, or of its values
+  static constexpr int kAccRow = Warps::kHead + 4;            // from one row's accumulators to the next
+  static constexpr int kApart = kThreads / kRowGranules;      // rows of a stage that a thread asks for
+  static constexpr int64_t kStageBytes = 2 * kTileGranules * int64_t(sizeof(Granule));
+  static constexpr int64_t kAccBytes = kKeyWarps * kRows * kAccRow * int64_t(sizeof(float));
+
+  struct Shared {
+    float row_max[kKeyWarps][kRows], row_sum[kKeyWarps][kRows];
+  };
+  struct OfRows {
+    float at[2 * kRowTiles];  // rows g + 8 i
+  };
+  // What a lane has of its queries.
+  struct State {
+    Granule queries[2 * kRowTiles][kDepths];
+    FragmentC acc[kRowTiles][kSpans][4];
+    OfRows row_max, row_sum;
+  };
+  struct Scores {
+    FragmentC at[kRowTiles][kKeyTiles];
+  };
+  struct Keys {
+    Granule at[kKeyTiles];
+  };
+  struct Values {
+    Granule at[2];
+  };
+  using States = PerThread<State, kThreads>;
+
+  VisibleKeysView<float> visible;
+  FoldedRows fold;
+  SinkView<float> sinks;
+  HeadView<const float> q, k, v;
+  HeadView<float> y;
+  device::SmallDivider by_tiles, by_kv_heads;
+  int head_size, value_size;
+  float scale, softcap;
+  Blind blind;
+  bool aligned;  // y
+
+  // Where a block is.
+  struct Place {
+    int batch, kv_head, first, rows;
+  };
+  // Neighbouring blocks share keys; those with the last queries, which see most keys, come first.
+  DEVICE_FN Place place_of(int64_t block) const {
+    int tile, kv_head;
+    const int batch = by_kv_heads(by_tiles(int(block), tile), kv_head);
+    const int first = (by_tiles.divisor() - 1 - tile) * kRows, left = fold.rows - first;
+    return {batch, kv_head, first, left < kRows ? left : kRows};
+  }
+  // Of a lane's row i; one that is there.
+  DEVICE_FN static int row_of(const Place& place, int first, int lane, int i) {
+    const int row = first + lane / 4 + 8 * i;
+    return row < place.rows ? row : 0;
+  }
+  DEVICE_FN int query(const Place& place, int row, int& head) const {
+    const int of_row = fold.query(place.first + row, head);
+    head += place.kv_head * fold.group.divisor();
+    return of_row;
+  }
+  DEVICE_FN KeyRange range(const Place& place, int length, int row) const {
+    int head;
+    return visible.range(length, query(place, row, head));
+  }
+
+  DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
+    const Place place = place_of(b.index());
+    const int length = visible.length(place.batch);
+    // Rows are in order of queries: later ones see no earlier keys.
+    const int begin = range(place, length, 0).first, end = range(place, length, place.rows - 1).end;
+    const int tiles = begin < end ? (end - begin + kKeys - 1) / kKeys : 0;
+    States states;
+    b.threads([&](int t, Shared& s) {
+      UNROLL for (int i = 0; i < kStages; ++i) {
+        if (i < tiles) load(stage(b, s, i), place, begin + i * kKeys, end, t);
+        device::end_group_of_copies();
+      }
+      load(states[t], place, t);
+      if (tiles > 0) await<kStages - 1>(stage(b, s, 0), t);
+    });
+    NO_UNROLL for (int tile = 0; tile < tiles; ++tile) {
+      device::for_each_warp(b, [&](const Warp& warp, Shared& s) {
+        // Where the tile before this one was, there is room.
+        const int ahead = tile + kStages - 1;
+        if (tile > 0)
+          warp.apart([&](int lane) {
+            if (ahead < tiles) load(stage(b, s, ahead), place, begin + ahead * kKeys, end, thread(warp, lane));
+            device::end_group_of_copies();
+          });
+        attend_keys(warp, states, place, length, stage(b, s, tile), begin + tile * kKeys, end);
+        warp.apart([&](int lane) {
+          if (tile + 1 < tiles) await<kStages - 2>(stage(b, s, tile + 1), thread(warp, lane));
+        });
+      });
+    }
+    device::for_each_warp(
+        b, [&](const Warp& warp, Shared& s) { store_partial(warp, states, s, b.template dynamic<float>(s)); });
+    b.threads([&](int t, Shared& s) {
+      for (int i = t; i < kRows * kRowGranules; i += kThreads) {
+        const int row = i / kRowGranules, column = i % kRowGranules * kInGranule;
+        if (row < place.rows && column < value_size) finish(s, b.template dynamic<float>(s), place, row, column);
+      }
+    });
+  }
+
+ private:
+  DEVICE_FN static int thread(const Warp& warp, int lane) { return 32 * warp.index() + lane; }
+  DEVICE_FN static int first_row(int warp) { return warp % Warps::kRowWarps * Warps::kWarpRows; }
+  DEVICE_FN static int key_warp(int warp) { return warp / Warps::kRowWarps; }
+  DEVICE_FN static Granule* stage(const Block<Shared>& b, Shared& s, int tile) {
+    return b.template dynamic<Granule>(s) + tile % kStages * (2 * kTileGranules);
+  }
+  // Where a granule of a tile's row is: neighbouring lanes, which read those of neighbouring rows, find them in banks
+  // of their own, whether rows are keys or values.
+  DEVICE_FN static int place_in(int row, int granule) {
+    return row * kRowGranules + (granule ^ (row % 2 * 4) ^ (row / 2 % 4 * 2));
+  }
+
+  DEVICE_FN void load(Granule* to, const Place& place, int key, int end, int t) const {
+    load(to, k.at(place.batch, place.kv_head, key), k.row, head_size, end - key, t);
+    load(to + kTileGranules, v.at(place.batch, place.kv_head, key), v.row, value_size, end - key, t);
+  }
+  DEVICE_FN static void load(Granule* to, const float* from, int64_t stride, int size, int rows, int t) {
+    const int first = t / kRowGranules, granule = t % kRowGranules;
+    from += first * stride + granule * kInGranule;
+    const bool is_there = granule * kInGranule < size;
+    UNROLL for (int row = 0; row < kKeys; row += kApart) {
+      device::copy_async_or_zeros(to + place_in(first + row, granule), from + row * stride,
+                                  is_there && first + row < rows);
+    }
+  }
+  // Until what the thread has asked for of the stage is there: all but the latest kMany groups.
+  template <int kMany>
+  DEVICE_FN static void await(Granule* of, int t) {
+    device::wait_for_copies_before<kMany>();
+    if constexpr (kRoundsAhead) {
+      UNROLL for (int row = 0; row < 2 * kKeys; row += kApart) {
+        Granule& own = of[place_in(t / kRowGranules + row, t % kRowGranules)];
+        own = device::as_tf32(own);
+      }
+    }
+  }
+  DEVICE_FN void load(State& to, const Place& place, int t) const {
+    const int lane = t % 32;
+    UNROLL for (int i = 0; i < 2 * kRowTiles; ++i) {
+      int head;
+      const int one = query(place, row_of(place, first_row(t / 32), lane, i), head);
+      const float* const from = q.at(place.batch, head, one);
+      UNROLL for (int c = 0; c < kDepths; ++c) {
+        const int column = 16 * c + kInGranule * (lane % 4);
+        to.queries[i][c] =
+            column < head_size ? device::as_tf32(device::load_words<kInGranule>(from + column)) : Granule{};
+      }
+      to.row_max.at[i] = kMaskedScore<float>;
+      to.row_sum.at[i] = 0;
+    }
+    UNROLL for (int r = 0; r < kRowTiles; ++r) {
+      UNROLL for (int n = 0; n < kSpans; ++n) { UNROLL for (int j = 0; j < 4; ++j) to.acc[r][n][j] = FragmentC{}; }
+    }
+  }
+
+  // The warp's part of the tile's keys, the first of which is given.
+  DEVICE_FN void attend_keys(const Warp& warp, States& states, const Place& place, int length, const Granule* tile,
+                             int key, int end) const {
+    const int first = key_warp(warp.index()) * Warps::kWarpKeys, row = first_row(warp.index());
+    key += first;
+    if (row >= place.rows) return;
+    // A tile that no row sees is left out; where each row sees all of it, nothing is to be compared.
+    const int last = row + Warps::kWarpRows < place.rows ? row + Warps::kWarpRows : place.rows;
+    const KeyRange of_first = range(place, length, row), of_last = range(place, length, last - 1);
+    if (key >= of_last.end || key + Warps::kWarpKeys <= of_first.first) return;
+    const bool all_see = key >= of_last.first && key + Warps::kWarpKeys <= of_first.end;
+    const auto state = [&](int lane) -> State& { return states[thread(warp, lane)]; };
+    PerThread<Scores, 32> scores, added;
+    const auto ask_for_mask = [&](int lane) { load_mask(added[lane], place, row, key, end, lane); };
+    if (kAsksAhead && visible.mask) warp.apart(ask_for_mask);
+    warp.apart([&](int lane) { scores[lane] = Scores{}; });
+    UNROLL for (int c = 0; c < kDepths; ++c) {
+      PerThread<Keys, 32> keys;
+      warp.apart([&](int lane) {
+        UNROLL for (int n = 0; n < kKeyTiles; ++n) keys[lane].at[n] =
+            factor(tile[place_in(first + 8 * n + lane / 4, 4 * c + lane % 4)]);
+      });
+      UNROLL for (int half = 0; half < 2; ++half) {
+        UNROLL for (int n = 0; n < kKeyTiles; ++n) {
+          UNROLL for (int r = 0; r < kRowTiles; ++r) device::mma_tf32(
+              warp, [&](int lane) -> FragmentC& { return scores[lane].at[r][n]; },
+              [&](int lane) {
+                const auto& of = state(lane).queries;
+                return device::fragment_a(of[2 * r][c], of[2 * r + 1][c], half);
+              },
+              [&](int lane) { return device::fragment_b(keys[lane].at[n], half); });
+        }
+      }
+    }
+
+    PerThread<OfRows, 32> tile_max;
+    if (!kAsksAhead && visible.mask) warp.apart(ask_for_mask);
+    warp.apart([&](int lane) {
+      finish_scores(scores[lane], added[lane]);
+      if (!all_see) hide(scores[lane], place, length, row, key, lane);
+      tile_max[lane] = max_of(scores[lane]);
+    });
+    over_quads<2 * kRowTiles>(
+        warp, [&](int lane) { return tile_max[lane].at; }, [](float a, float c) { return max_score(a, c); });
+    warp.apart([&](int lane) { update(state(lane), scores[lane], tile_max[lane]); });
+
+    const Granule* const values_of = tile + kTileGranules;
+    UNROLL for (int n = 0; n < kKeyTiles; ++n) {
+      UNROLL for (int span = 0; span < kSpans; ++span) {
+        PerThread<Values, 32> values;
+        warp.apart([&](int lane) {
+          UNROLL for (int i = 0; i < 2; ++i) values[lane].at[i] =
+              factor(values_of[place_in(first + 8 * n + lane % 4 * 2 + i, 8 * span + lane / 4)]);
+        });
+        UNROLL for (int j = 0; j < 4; ++j) {
+          UNROLL for (int r = 0; r < kRowTiles; ++r) device::mma_tf32(
+              warp, [&](int lane) -> FragmentC& { return state(lane).acc[r][span][j]; },
+              [&](int lane) { return as_factor(scores[lane].at[r][n]); },
+              [&](int lane) {
+                return FragmentB{{values[lane].at[0].at[j], values[lane].at[1].at[j]}};
+              });
+        }
+      }
+    }
+  }
+
+  DEVICE_FN static Granule factor(const Granule& granule) { return kRoundsAhead ? granule : device::as_tf32(granule); }
+  // f(i, score, row, key) for each score of a lane: its rows are g + 8 row.
+  DEVICE_FN static void each(Scores& scores, auto f) {
+    UNROLL for (int r = 0; r < kRowTiles; ++r) {
+      UNROLL for (int n = 0; n < kKeyTiles; ++n) {
+        UNROLL for (int i = 0; i < 4; ++i) f(scores.at[r][n].at[i], 2 * r + i / 2, n, i);
+      }
+    }
+  }
+  // On its way beside the products. What is out of a query's range need not be there.
+  DEVICE_FN void load_mask(Scores& to, const Place& place, int first, int key, int end, int lane) const {
+    const int last = end < visible.mask_keys ? end : visible.mask_keys;
+    int64_t rows[2 * kRowTiles];
+    UNROLL for (int i = 0; i < 2 * kRowTiles; ++i) {
+      int head;
+      const int one = query(place, row_of(place, first, lane, i), head);
+      rows[i] = visible.mask_row(place.batch, head, one);
+    }
+    each(to, [&](float& added, int row, int n, int i) {
+      const int one = key + 8 * n + device::c_column(lane, i);
+      added = one < last ? visible.added(rows[row], one) : 0.f;
+    });
+  }
+  DEVICE_FN void finish_scores(Scores& scores, Scores& added) const {
+    each(scores, [&](float& score, int, int, int) { score *= scale; });
+    if (softcap > 0) each(scores, [&](float& score, int, int, int) { score = capped(score, softcap); });
+    if (!visible.mask) return;
+    const bool stays = blind == Blind::zeros;  // what is masked, whatever the score
+    each(scores, [&](float& score, int row, int n, int i) {
+      const float more = added.at[row / 2][n].at[i];
+      score = stays && more == kMaskedScore<float> ? more : score + more;
+    });
+  }
+  DEVICE_FN void hide(Scores& scores, const Place& place, int length, int first, int key, int lane) const {
+    KeyRange seen[2 * kRowTiles];
+    UNROLL for (int i = 0; i < 2 * kRowTiles; ++i) seen[i] = range(place, length, row_of(place, first, lane, i));
+    each(scores, [&](float& score, int row, int n, int i) {
+      const int one = key + 8 * n + device::c_column(lane, i);
+      if (one < seen[row].first || one >= seen[row].end) score = kMaskedScore<float>;
+    });
+  }
+  DEVICE_FN static OfRows max_of(Scores& scores) {
+    OfRows most;
+    UNROLL for (float& one : most.at) one = kMaskedScore<float>;
+    each(scores, [&](float& score, int row, int, int) { most.at[row] = max_score(most.at[row], score); });
+    return most;
+  }
+  // The online softmax: what was added up is corrected to the new maximum, and the scores become unnormalised
+  // probabilities.
+  DEVICE_FN static void update(State& state, Scores& scores, const OfRows& tile_max) {
+    float base[2 * kRowTiles], correction[2 * kRowTiles];
+    UNROLL for (int i = 0; i < 2 * kRowTiles; ++i) {
+      const float now = max_score(state.row_max.at[i], tile_max.at[i]);
+      base[i] = finite_max(now);
+      correction[i] = exponential(state.row_max.at[i] - base[i]);
+      state.row_max.at[i] = now;
+      state.row_sum.at[i] *= correction[i];
+    }
+    UNROLL for (int r = 0; r < kRowTiles; ++r) {
+      UNROLL for (int n = 0; n < kSpans; ++n) {
+        UNROLL for (int j = 0; j < 4; ++j) {
+          UNROLL for (int i = 0; i < 4; ++i) state.acc[r][n][j].at[i] *= correction[2 * r + i / 2];
+        }
+      }
+    }
+    each(scores, [&](float& score, int row, int, int) {
+      score = exponential(score - base[row]);
+      state.row_sum.at[row] += score;
+    });
+  }
+  // Of keys 2 p and 2 p + 1, which are places p and p + 4 along the depth.
+  DEVICE_FN static FragmentA as_factor(const FragmentC& probs) {
+    const auto bits = [&](int i) { return device::as_tf32(std::bit_cast<uint32_t>(probs.at[i])); };
+    return {{bits(0), bits(2), bits(1), bits(3)}};
+  }
+
+  DEVICE_FN static void store_partial(const Warp& warp, States& states, Shared& s, float* acc) {
+    const auto state = [&](int lane) -> State& { return states[thread(warp, lane)]; };
+    over_quads<2 * kRowTiles>(
+        warp, [&](int lane) { return state(lane).row_sum.at; }, [](float a, float c) { return a + c; });
+    const int of_warp = key_warp(warp.index());
+    warp.apart([&](int lane) {
+      UNROLL for (int i = 0; i < 2 * kRowTiles; ++i) {
+        const int row = first_row(warp.index()) + lane / 4 + 8 * i;
+        if (lane % 4 == 0) {
+          s.row_max[of_warp][row] = state(lane).row_max.at[i];
+          s.row_sum[of_warp][row] = state(lane).row_sum.at[i];
+        }
+        UNROLL for (int n = 0; n < kSpans; ++n) {
+          UNROLL for (int e = 0; e < 2; ++e) {
+            device::Pack<float, 4> pack;
+            UNROLL for (int j = 0; j < 4; ++j) pack.at[j] = state(lane).acc[i / 2][n][j].at[i % 2 * 2 + e];
+            const int column = 32 * n + 8 * (lane % 4) + 4 * e;
+            *reinterpret_cast<device::Pack<float, 4>*>(acc + (of_warp * kRows + row) * kAccRow + column) = pack;
+          }
+        }
+      }
+    });
+  }
+  DEVICE_FN void finish(const Shared& s, const float* acc, const Place& place, int row, int column) const {
+    int head;
+    const int at = query(place, row, head);
+    const float sink = sinks.at(head);
+    float row_max = sink;
+    UNROLL for (int w = 0; w < kKeyWarps; ++w) row_max = max_score(row_max, s.row_max[w][row]);
+    const float base = finite_max(row_max);
+    float row_sum = exponential(sink - base);
+    device::Pack<float, 4> combined{};
+    UNROLL for (int w = 0; w < kKeyWarps; ++w) {
+      const float correction = exponential(s.row_max[w][row] - base);
+      const auto own = *reinterpret_cast<const device::Pack<float, 4>*>(acc + (w * kRows + row) * kAccRow + column);
+      UNROLL for (int i = 0; i < 4; ++i) combined.at[i] += own.at[i] * correction;
+      row_sum += s.row_sum[w][row] * correction;
+    }
+    UNROLL for (int i = 0; i < 4; ++i) {
+      float& value = combined.at[i];
+      value = blind == Blind::zeros ? normalised(value, row_sum) : value / row_sum;
+      if (blind == Blind::zeros_for_no_number && !(row_sum > 0)) value = 0;
+    }
+    device::store_pack(y.at(place.batch, head, at) + column, combined, aligned);
+  }
+};
+
+// Of shared memory beside Shared.
+template <class Warps>
+int64_t dynamic_bytes(const Attend& p) {
+  using Kernel = AttendTf32<Warps>;
+  const int64_t tiles = (p.keys + Kernel::kKeys - 1) / Kernel::kKeys;
+  return std::max(std::min<int64_t>(tiles, Kernel::kStages) * Kernel::kStageBytes, Kernel::kAccBytes);
+}
+
+// Microseconds on an H200, estimated, not measured: of a launch, and of a multiprocessor's clocks, by which it takes a
+// key and its value of 64 each for all rows of a block. Warps that share rows out round keys and values once, and those
+// with more rows read them less often.
+constexpr double kLaunched = 2.6, kMicrosecond = 1700;
+
+template <class Warps>
+double us_of(const Attend& p, int device) {
+  const int64_t rows = p.queries * (p.heads / p.kv_heads), multiprocessors = device::multiprocessors(device);
+  const int64_t blocks = p.batch * p.kv_heads * ((rows + Warps::kRows - 1) / Warps::kRows);
+  const double of_each = double((blocks + multiprocessors - 1) / multiprocessors);
+  const double head = double(p.head_size + p.value_size) / 128;
+  const double clocks = (Warps::kRowTiles > 1 ? 5 : Warps::kRowWarps > 1 ? 8 : 9) * Warps::kRows / 16;
+  int64_t seen = p.keys;
+  if (p.visible.before >= 0 && p.visible.after >= 0)
+    seen = std::min(seen, p.visible.before + p.visible.after + 1 + Warps::kRows);
+  return kLaunched + of_each * double(seen) * head * clocks / kMicrosecond;
+}
+
+template <class Warps>
+void run(Context& context, const Attend& p, Blind blind) {
+  using Kernel = AttendTf32<Warps>;
+  const FoldedRows fold(p);
+  const int tiles = (fold.rows + Kernel::kRows - 1) / Kernel::kRows;
+  const device::Blocks grid{p.batch * p.kv_heads * tiles, Kernel::kThreads, dynamic_bytes<Warps>(p)};
+  device::block_kernel<typename Kernel::Shared>(
+      context.stream(), grid,
+      Kernel{VisibleKeysView<float>(p, context.fault()), fold, SinkView<float>(p), p.q, p.k, p.v, p.y,
+             device::SmallDivider(tiles), device::SmallDivider(int(p.kv_heads)), int(p.head_size), int(p.value_size),
+             float(p.scale), float(p.softcap), blind, packs_fit<kInGranule, float>(p.y, p.value_size)});
+}
+
+template <class Warps>
+bool has_room(const Attend& p, int device) {
+  const int64_t fixed = int64_t(sizeof(typename AttendTf32<Warps>::Shared)) + device::kLanesBytes;
+  return fixed + dynamic_bytes<Warps>(p) <= device::shared_bytes(device);
+}
+
+int64_t larger_size(const Attend& p) { return std::max(p.head_size, p.value_size); }
+
+}  // namespace
+
+bool fits_tf32(const Attend& p) {
+  constexpr int64_t kMostSize = 128, kMostRows = int64_t(1) << 30;
+  if (p.type != Type::f32 || p.scores.data || p.k_codes || p.queries == 0 || p.keys == 0 || p.head_size == 0 ||
+      p.value_size == 0 || larger_size(p) > kMostSize || std::max({p.queries, p.keys, p.heads}) >= kSizeCap ||
+      p.queries * (p.heads / p.kv_heads) >= kSizeCap || p.batch * p.heads > kMostRows / p.queries)
+    return false;
+  for (const auto& [rows, count] : {std::pair{p.q, p.head_size}, {p.k, p.head_size}, {p.v, p.value_size}})
+    if (!packs_fit<kInGranule, float>(rows, count)) return false;
+  return true;
+}
+
+bool has_room_for_tf32(const Context& context, const Attend& p, Tf32Way way) {
+  bool room = false;
+  for_way(way, larger_size(p), [&]<class Warps> { room = has_room<Warps>(p, context.stream().device()); });
+  return room;
+}
+
+Tf32Estimate estimate_tf32(const Context& context, const Attend& p) {
+  const int device = context.stream().device();
+  Tf32Estimate best{Tf32Way::many, std::numeric_limits<double>::infinity()};
+  for (const Tf32Way way : {Tf32Way::few, Tf32Way::some, Tf32Way::many})
+    for_way(way, larger_size(p), [&]<class Warps> {
+      if (const double us = us_of<Warps>(p, device); us < best.us && has_room<Warps>(p, device)) best = {way, us};
+    });
+  return best;
+}
+
+void attend_tf32(Context& context, const Attend& problem, Tf32Way way, Blind blind) {
+  for_way(way, larger_size(problem), [&]<class Warps> { run<Warps>(context, problem, blind); });
+}
+
+bool suits_tf32(const Attend& p) { return p.tf32 && fits_tf32(p); }
+
+bool beats_products(const Context& context, const Attend& p) {
+  constexpr double kLaunches = 8.4, kScore = 3e-6;  // of all three; of a score, which each of them reads or writes
+  return suits_tf32(p) && estimate_tf32(context, p).us <
+                              kLaunches + kScore * double(p.batch * p.heads) * double(p.queries) * double(p.keys);
+}
+
+void attend_tf32(Context& context, const Attend& problem, Blind blind) {
+  attend_tf32(context, problem, estimate_tf32(context, problem).way, blind);
+}
+
+}  // namespace encore::ops
