@@ -1,355 +1,305 @@
-// Top-k of each row for a small k, from one look at it: a block keeps a row, or a part of one, in registers. The k-th
-// of the threads' own best is no better than the k-th of all, so that few elements need more than a comparison with it:
-// those are listed, and each counts how many come before it. Rows that hide more than there is room for, with all that
-// is good in a few threads, are searched for their k-th bit by bit.
+// Top-k of rows, or of parts of them, by a block each, which looks at its elements twice. The k-th of what groups of
+// them have for their best is no better than the k-th of all: so that is a limit which few elements do not come after.
+// Those are listed, and sorted. If they are too many, as all that is good lies in few groups, the limit is sought among
+// all elements. Parts of a long row leave the best of theirs, and hardly more, to the next round.
 #pragma once
 #include <algorithm>
-#include <bit>
-#include <limits>
-#include <optional>
+#include <cmath>
 
 #include "device/bits.h"
 #include "device/device.h"
 #include "device/divide.h"
-#include "device/larger.h"
-#include "device/words.h"
+#include "device/unaligned_pack.h"
 #include "ops/index/ordering.h"
 #include "ops/op.h"
 #include "ops/reduce/team.h"
 
 namespace encore::ops {
 
-// What is looked at, and where the best of it go.
+// A key and behind it its place, as one number: no two are the same.
 template <class Key>
-struct TopkTask {
-  const Key* from;             // [rows, width]: numbers, or keys, which are in the order of their places if the same
-  const int32_t* from_places;  // null: the columns
-  Ordering order;              // of what is in `from`
-  int64_t rows, width;
-  int parts, k;  // of each row
-  Key* best;     // [rows, parts, k], in order, unless this is the last round
-  int32_t* best_places;
-  const Key* x;  // [rows, columns]
+using WordOf = std::conditional_t<sizeof(Key) == 8, unsigned __int128, uint64_t>;
+
+// From is Key, or the words that an earlier round has left. kFloating: whether numbers are.
+template <class Key, class From, bool kFloating>
+struct TopkOfRows {
+  using Word = WordOf<Key>;
+  static constexpr int kMaxThreads = 1024;
+  static constexpr int kPack = 16 / int(sizeof(From)), kAtOnce = kPack >= 8 ? 2 : 4;
+  static constexpr int kGroups = 4;  // of a thread, at most
+  static constexpr Word kNone = ~Word(0), kLast = kNone - 1;
+  struct Shared {
+    int bins[kMaxThreads];
+    int bin, before, here;
+    int listed;
+  };
+
+  const From* from;  // [rows, width]
+  Ordering order;
+  int64_t width;
+  device::Divider by_parts;
+  int parts, k, groups;
+  int room;        // of the list, which is there twice in dynamic memory: a multiple of 32
+  bool lists_all;  // there is room, and no limit pays
+  int left;        // by each part: from k up
+  Word* best;      // [rows, parts, left], unless this is the last round
+  const Key* x;    // [rows, columns]
   int64_t columns;
   Key* values;  // [rows, k], of the last round
   int64_t* indices;
 
-  DEVICE_FN void put(int64_t row, int part, int rank, Key key, int64_t place) const {
-    if (from_places) place = from_places[row * width + place];
-    if (best) {
-      best[(row * parts + part) * k + rank] = key;
-      best_places[(row * parts + part) * k + rank] = int32_t(place);
-    } else {
-      values[row * k + rank] = x[row * columns + place];
-      indices[row * k + rank] = place;
-    }
-  }
-};
-
-// A block for each part of a row; kEach elements a thread. T is a float, or an unsigned integer for all integers and
-// for keys.
-template <class T, int kEach>
-struct TopkOfRows {
-  using Key = UnsignedOf<sizeof(T)>;
-  using C = device::Compute<T>;
-  using Item = Placed<Key>;
-  static constexpr int kMaxThreads = 1024;
-  static constexpr int kPack = std::min(device::pack_size<T>(), kEach), kKeep = kEach / kPack;
-  static constexpr int kCounted = 256;  // items that are compared with one another; more are sorted
-  struct Shared {
-    Item limit;
-    int found, too_many;
-  };
-  using Values = device::Pack<T, kPack>;
-  // Flipped, so that the best is the largest.
-  struct Kept {
-    using Words = device::WordsOf<T, kPack>;
-    Words packs[kKeep];
-    DEVICE_FN Values operator[](int u) const { return device::pack_of<T>(packs[u]); }
-    DEVICE_FN void set(int u, const Values& values) { packs[u] = device::words_of(values); }
-    DEVICE_FN void load(int u, const T* from) { packs[u] = device::load_words<kPack>(from); }
-  };
-
-  TopkTask<Key> task;
-  device::Divider by_parts;
-  int groups;    // a power of two, not more than threads
-  int capacity;  // items in dynamic memory: a power of two
-  Key flip;
-
   DEVICE_FN void operator()(device::Block<Shared>& b, const Shared& s) const {
-    device::PerThread<Kept, kMaxThreads> kept;
-    b.threads([&](int t, Shared& s) {
-      const Part part = locate(b);
-      items(b, s)[t] = keep(kept[t], b, t, part);
-      if (t == 0) {
-        s.limit = Item::last();
-        s.found = s.too_many = 0;
-      }
-    });
-    find_limit(b);
-    b.threads([&](int t, Shared& s) {
-      const Part part = locate(b);
-      const Item limit = s.limit;
-      for (uint32_t mask = not_after(kept[t], b, t, part, limit.key()); mask != 0; mask &= mask - 1) {
-        const int element = element_of(device::lowest_bit(mask));
-        offer(b, s, part, first_of(b, t, part, element / kPack) + element % kPack, limit);
-      }
-    });
-    if (s.too_many) search(b);
-    if (s.found > kCounted) {
-      sort(b, s.found);
-      b.threads([&](int t, Shared& s) {
-        const Part part = locate(b);
-        for (int rank = t; rank < task.k; rank += b.size()) put(part, rank, items(b, s)[rank]);
+    const Part part = locate(b.index());
+    Word limit = kLast;
+    if (!lists_all) {
+      device::PerThread<Bests, kMaxThreads> bests;
+      b.threads([&](int t, Shared&) { bests[t] = best_of_groups(part, t, b.size()); });
+      limit = find(b, s, k, k / 8, [&](int t, auto f) {
+        UNROLL for (const Word& word : bests[t].of) {
+          if (word != kNone) f(word);
+        }
       });
-      return;
     }
-    b.threads([&](int t, Shared& s) {
-      const Part part = locate(b);
-      const Item* const all = items(b, s);
-      const int found = s.found;
-      for (int i = t; i < found; i += b.size()) {
-        const Item mine = all[i];
-        int rank = 0;
-        for (int j = 0; j < found; ++j) rank += all[j] < mine;
-        if (rank < task.k) put(part, rank, mine);
-      }
-    });
+    const auto each_of_part = [&](int t, auto f) { each_pack(part, t, b.size(), [&](int, Word word) { f(word); }); };
+    list(b, 0, limit, each_of_part);
+    if (s.listed > room) {
+      limit = find(b, s, k, room - k, [&](int t, auto f) {
+        NO_UNROLL for (int i = t; i < part.count; i += b.size()) {
+          if (const Word word = word_of(part.from[i], part.start + i); word != kNone) f(word);
+        }
+      });
+      list(b, 0, limit, each_of_part);
+    }
+    const int listed = s.listed;
+    if (best)
+      leave(b, s, listed);
+    else
+      put(b, part.row, sort(b, listed));
   }
 
  private:
   struct Part {
-    const Key* from;
-    int64_t row, start;
-    int part, count, before;  // packs lie at aligned addresses; the first begins `before` elements before the part
+    const From* from;
+    int64_t row;
+    int start, count, before;  // packs lie at aligned addresses, the first so many elements before the part
   };
-  DEVICE_FN Part locate(const device::Block<Shared>& b) const {
+  struct Bests {
+    Word of[kGroups];
+  };
+
+  DEVICE_FN Part locate(int64_t block) const {
     int64_t part = 0;
-    const int64_t row = by_parts(b.index(), part);
-    const int64_t start = task.width * part / task.parts, end = task.width * (part + 1) / task.parts;
-    const Key* const from = task.from + row * task.width + start;
-    return {
-        from, row, start, int(part), int(end - start), int(reinterpret_cast<uintptr_t>(from) / sizeof(Key) % kPack)};
+    const int64_t row = by_parts(block, part);
+    const int64_t start = width * part / parts, end = width * (part + 1) / parts;
+    const From* const at = from + row * width + start;
+    return {at, row, int(start), int(end - start), int(reinterpret_cast<uintptr_t>(at) / sizeof(From) % kPack)};
   }
-  DEVICE_FN static Item* items(device::Block<Shared>& b, Shared& s) { return b.template dynamic<Item>(s); }
-  DEVICE_FN static int first_of(const device::Block<Shared>& b, int t, const Part& part, int pack) {
-    return (t + pack * b.size()) * kPack - part.before;
-  }
-  // What is known of it when this is compiled spares branches.
-  DEVICE_FN Ordering ordering() const {
-    Ordering order = task.order;
-    if constexpr (!std::is_integral_v<T>) order.kind = Ordering::Kind::floating;
-    return order;
-  }
-  DEVICE_FN Key order(Key bits) const { return ordering()(bits); }
-  // Whether all packs of a thread are, from first to last.
-  DEVICE_FN static bool has_all(const device::Block<Shared>& b, int t, const Part& part) {
-    return (part.before == 0) & (first_of(b, t, part, kKeep - 1) + kPack <= part.count);
-  }
-  // Keeps the packs of a thread and tells the best of them. Its place is that of the last in its pack.
-  DEVICE_FN Item keep(Kept& kept, const device::Block<Shared>& b, int t, const Part& part) const {
-    const T* const from = reinterpret_cast<const T*>(part.from);
-    const bool all = has_all(b, t, part);
-    if (all) {
-      UNROLL for (int u = 0; u < kKeep; ++u) kept.load(u, from + first_of(b, t, part, u));
+  DEVICE_FN Word word_of(From number, int place) const {
+    if constexpr (sizeof(From) == sizeof(Word)) {
+      return number;
     } else {
-      UNROLL for (int u = 0; u < kKeep; ++u) {
-        const int first = first_of(b, t, part, u);
-        if (first >= 0 && first + kPack <= part.count)
-          kept.load(u, from + first);
-        else
-          kept.set(u, load_some(part, first));
+      Ordering own = order;
+      if constexpr (kFloating) own.kind = Ordering::Kind::floating;
+      return Word(own(number)) << 32 | uint32_t(place);
+    }
+  }
+  // f(group, word) for what a thread has of a part.
+  template <class F>
+  DEVICE_FN void each_pack(const Part& part, int t, int threads, F f) const {
+    const int step = threads * kPack;
+    const char *const begin = reinterpret_cast<const char*>(part.from), *const end = begin + int64_t(part.count) *
+                                                                                                 int64_t(sizeof(From));
+    NO_UNROLL for (int first = t * kPack - part.before; first < part.count; first += kAtOnce * step) {
+      device::Granule packs[kAtOnce];
+      UNROLL for (int u = 0; u < kAtOnce; ++u) {
+        const int64_t at = first + int64_t(u) * step;
+        if (at < part.count) packs[u] = device::load_granule(begin + at * int64_t(sizeof(From)), begin, end);
+      }
+      UNROLL for (int u = 0; u < kAtOnce; ++u) {
+        const auto numbers = std::bit_cast<device::Pack<From, kPack>>(packs[u]);
+        UNROLL for (int j = 0; j < kPack; ++j) {
+          const unsigned i = unsigned(first) + unsigned(u * step + j);
+          if (i < unsigned(part.count)) f((u * kPack + j) % kGroups, word_of(numbers.at[j], part.start + int(i)));
+        }
       }
     }
-    C most{};
-    int in = part.count;
-    UNROLL for (int u = 0; u < kKeep; ++u) {
-      kept.set(u, device::flipped(kept[u], flip));
-      const C value = C(device::largest_or_nan(kept[u]));
-      const int first = first_of(b, t, part, u);
-      const bool taken = (all | (first < part.count)) & (u == 0 || !(value <= most));
-      most = taken ? value : most;
-      in = taken ? first : in;
-    }
-    if (in == part.count) return Item::last();
-    const int end = in + kPack < part.count ? in + kPack : part.count;
-    return Item::of(order(Key(std::bit_cast<Key>(T(most)) ^ flip)), end - 1);
   }
-  // Where there is nothing the pack repeats the nearest.
-  DEVICE_FN static Values load_some(const Part& part, int first) {
-    const T* const from = reinterpret_cast<const T*>(part.from);
-    Values values;
-    UNROLL for (int j = 0; j < kPack; ++j) {
-      const int i = first + j < part.count ? first + j : part.count - 1;
-      values.at[j] = from[i < 0 ? 0 : i];
-    }
-    return values;
-  }
-
-  // Which bit stands for the j-th element of a pack: halves are compared in pairs.
-  DEVICE_FN static constexpr int bit_of(int pack, int j) {
-    const int element = pack * kPack + j;
-    return device::kIsHalf<T> ? element / 2 + element % 2 * 16 : element;
-  }
-  DEVICE_FN static int element_of(int bit) { return device::kIsHalf<T> ? bit % 16 * 2 + bit / 16 : bit; }
-  // Bits for the elements that do not come after a key, and for some others: NaN may be among them.
-  DEVICE_FN uint32_t not_after(const Kept& kept, const device::Block<Shared>& b, int t, const Part& part,
-                               Key key) const {
-    const T limit = std::bit_cast<T>(Key(ordering().number(key) ^ flip));
-    uint32_t mask = 0;
-    UNROLL for (int u = 0; u < kKeep; ++u) {
-      if constexpr (device::kIsHalf<T>) {
-        const auto pairs = std::bit_cast<device::Pack<device::Pack<T, 2>, kPack / 2>>(kept[u]);
-        UNROLL for (int j = 0; j < kPack / 2; ++j) mask |=
-            device::not_smaller(pairs.at[j], {limit, limit}) & (uint32_t(0x10001) << bit_of(u, 2 * j));
-      } else {
-        UNROLL for (int j = 0; j < kPack; ++j) mask |= kept[u].at[j] < limit ? 0 : uint32_t(1) << bit_of(u, j);
-      }
-    }
-    if (has_all(b, t, part)) return mask;
-    UNROLL for (int u = 0; u < kKeep; ++u) {
-      UNROLL for (int j = 0; j < kPack; ++j) {
-        const int column = first_of(b, t, part, u) + j;
-        if (column < 0 || column >= part.count) mask &= ~(uint32_t(1) << bit_of(u, j));
-      }
-    }
-    return mask;
-  }
-  DEVICE_FN void offer(device::Block<Shared>& b, Shared& s, const Part& part, int column, const Item& limit) const {
-    const Item item = Item::of(order(part.from[column]), column);
-    if (limit < item) return;
-    const int slot = device::atomic_add(&s.found, 1);
-    if (slot < capacity)
-      items(b, s)[slot] = item;
-    else
-      s.too_many = 1;
-  }
-  DEVICE_FN void put(const Part& part, int rank, const Item& item) const {
-    task.put(part.row, part.part, rank, item.key(), part.start + item.place());
-  }
-
-  // The k-th of the groups' best. A group is a thread, or several.
-  DEVICE_FN void find_limit(device::Block<Shared>& b) const {
-    if (groups > kCounted / 2) {
-      sort(b, b.size());
-      b.threads([&](int t, Shared& s) {
-        if (t == 0 && task.k <= b.size()) s.limit = items(b, s)[task.k - 1];
-      });
-      return;
-    }
-    b.threads([&](int t, Shared& s) {
-      if (t >= groups) return;
-      Item* const all = items(b, s);
-      Item best = all[t];
-      for (int i = t + groups; i < b.size(); i += groups) best = all[i] < best ? all[i] : best;
-      all[t] = best;
+  DEVICE_FN Bests best_of_groups(const Part& part, int t, int threads) const {
+    Bests best;
+    UNROLL for (Word& word : best.of) word = kNone;
+    each_pack(part, t, threads, [&](int group, Word word) {
+      if (word < best.of[group]) best.of[group] = word;
     });
-    b.threads([&](int t, Shared& s) {
-      if (t >= groups) return;
-      constexpr int kAtOnce = 16 / sizeof(Item);
-      const Item* const all = items(b, s);
-      const Item mine = all[t];
-      int rank = 0;
-      for (int i = 0; i < groups; i += kAtOnce) {
-        const auto some = device::load_pack<kAtOnce>(all + i, true);
-        UNROLL for (int j = 0; j < kAtOnce; ++j) rank += some.at[j] < mine;
+    if (groups == 1) {
+      UNROLL for (int i = 1; i < kGroups; ++i) {
+        if (best.of[i] < best.of[0]) best.of[0] = best.of[i];
+        best.of[i] = kNone;
       }
-      if (rank == task.k - 1) s.limit = mine;
-    });
+    }
+    return best;
   }
 
-  // The limit exactly, and what is not after it.
-  DEVICE_FN void search(device::Block<Shared>& b) const {
-    const auto enough = [&](const Item& limit) {
+  // The last of the first so many words, or one that comes up to `more` words later; each(t, f) calls f for those of a
+  // thread. Bins share the words that there may be between the first and the last one, and then those of a bin.
+  template <class Each>
+  DEVICE_FN Word find(device::Block<Shared>& b, const Shared& s, int wanted, int more, Each each) const {
+    const auto all = [&](Word from, auto op) {
       return b.reduce(
-                 0,
-                 [&](int t) {
-                   const Part part = locate(b);
-                   int count = 0;
-                   for (int i = t; i < part.count; i += b.size()) count += !(limit < Item::of(order(part.from[i]), i));
-                   return count;
-                 },
-                 Plus()) >= task.k;
+          from,
+          [&](int t) {
+            Word own = from;
+            each(t, [&](Word word) { own = op(own, word); });
+            return own;
+          },
+          op);
     };
-    Key key = 0;
-    for (int bit = 8 * int(sizeof(Key)) - 1; bit >= 0; --bit) {
-      const Key own = Key(Key(1) << bit);
-      if (!enough(Item::of(Key(key | Key(own - 1)), 0xffff))) key = Key(key | own);
+    Word low = all(kNone, [](Word one, Word other) { return one < other ? one : other; });
+    Word high = all(Word(0), [](Word one, Word other) { return one < other ? other : one; });
+    if (high < low) return kLast;  // there are none
+    NO_UNROLL for (;;) {
+      const int shift = std::max(bits_of(high - low) - device::highest_bit(unsigned(b.size())), 0);
+      b.threads([&](int t, Shared& s) { s.bins[t] = 0; });
+      b.threads([&](int t, Shared& s) {
+        each(t, [&](Word word) {
+          if (word >= low && word <= high) device::atomic_add(&s.bins[unsigned((word - low) >> shift)], 1);
+        });
+      });
+      device::PerThread<int, kMaxThreads> before;
+      const int found = b.scan(
+          before, 0, [&](int t) { return s.bins[t]; }, Plus());
+      if (found < wanted) return kLast;
+      b.threads([&](int t, Shared& s) {
+        const int here = s.bins[t];
+        if (before[t] >= wanted || before[t] + here < wanted) return;
+        s.bin = t;
+        s.before = before[t];
+        s.here = here;
+      });
+      low += Word(unsigned(s.bin)) << shift;
+      high = std::min(high - low, (Word(1) << shift) - 1) + low;
+      if (s.before + s.here <= wanted + more) return high;
+      wanted -= s.before;
     }
-    int place = 0;
-    for (int own = 1 << 15; own > 0; own /= 2)
-      if (!enough(Item::of(key, place | (own - 1)))) place |= own;
+  }
+  // From the lowest one up to the highest that is set.
+  DEVICE_FN static int bits_of(Word word) {
+    NO_UNROLL for (int from = 8 * int(sizeof(Word)) - 32; from >= 0; from -= 32) {
+      if (const auto some = uint32_t(word >> from); some != 0) return from + device::highest_bit(some) + 1;
+    }
+    return 0;
+  }
+
+  DEVICE_FN Word* list_at(device::Block<Shared>& b, Shared& s, int which) const {
+    return b.template dynamic<Word>(s, int64_t(which) * room * int64_t(sizeof(Word)));
+  }
+  // Lists those that do not come after the limit, in any order, as far as there is room.
+  template <class Each>
+  DEVICE_FN void list(device::Block<Shared>& b, int to, Word limit, Each each) const {
     b.threads([&](int t, Shared& s) {
-      if (t == 0) s.found = 0;
+      if (t == 0) s.listed = 0;
     });
     b.threads([&](int t, Shared& s) {
-      const Part part = locate(b);
-      for (int i = t; i < part.count; i += b.size()) offer(b, s, part, i, Item::of(key, place));
+      Word* const words = list_at(b, s, to);
+      each(t, [&](Word word) {
+        if (word > limit) return;
+        const int slot = device::atomic_add(&s.listed, 1);
+        if (slot < room) words[slot] = word;
+      });
     });
   }
 
-  // Bitonic, of the next power of two.
-  DEVICE_FN void sort(device::Block<Shared>& b, int count) const {
-    int size = 1;
-    while (size < count) size *= 2;
+  // The first list in order. Returns which one has it. Runs of 32, in which each counts those before it, become longer
+  // by what each finds before it in the neighbouring run.
+  DEVICE_FN int sort(device::Block<Shared>& b, int listed) const {
+    constexpr int kRun = 32, kOfLoad = 16 / int(sizeof(Word));
     b.threads([&](int t, Shared& s) {
-      for (int i = count + t; i < size; i += b.size()) items(b, s)[i] = Item::last();
+      if (listed % kRun != 0 && t < kRun - listed % kRun) list_at(b, s, 0)[listed + t] = kNone;
     });
-    for (int run = 2; run <= size; run *= 2) {
-      for (int distance = run / 2; distance > 0; distance /= 2) {
-        b.threads([&](int t, Shared& s) {
-          Item* const all = items(b, s);
-          for (int pair = t; pair < size / 2; pair += b.size()) {
-            const int low = 2 * pair - (pair & (distance - 1)), high = low + distance;
-            const Item a = all[low], c = all[high];
-            if ((c < a) != ((low & run) == 0)) continue;
-            all[low] = c;
-            all[high] = a;
-          }
-        });
+    b.threads([&](int t, Shared& s) {
+      const Word* const words = list_at(b, s, 0);
+      NO_UNROLL for (int i = t; i < listed; i += b.size()) {
+        const Word own = words[i];
+        const int start = i / kRun * kRun;
+        int rank = start;
+        UNROLL for (int j = 0; j < kRun; j += kOfLoad) {
+          const auto some = device::load_pack<kOfLoad>(words + start + j, true);
+          UNROLL for (const Word& word : some.at) rank += word < own;
+        }
+        list_at(b, s, 1)[rank] = own;
       }
+    });
+    int which = 1;
+    NO_UNROLL for (int run = kRun; run < listed; run *= 2, which ^= 1) {
+      b.threads([&](int t, Shared& s) {
+        const Word* const words = list_at(b, s, which);
+        NO_UNROLL for (int i = t; i < listed; i += b.size()) {
+          const Word own = words[i];
+          const int first = std::min((i & ~(run - 1)) ^ run, listed), end = std::min(first + run, listed);
+          int at = first;
+          NO_UNROLL for (int step = run; step > 0; step /= 2) {
+            if (at + step <= end && words[at + step - 1] < own) at += step;
+          }
+          list_at(b, s, which ^ 1)[(i & ~run) + (at - first)] = own;
+        }
+      });
     }
+    return which;
+  }
+
+  DEVICE_FN void put(device::Block<Shared>& b, int64_t row, int which) const {
+    b.threads([&](int t, Shared& s) {
+      const Word* const words = list_at(b, s, which);
+      const Key* const numbers = x + row * columns;
+      NO_UNROLL for (int rank = t; rank < k; rank += b.size()) {
+        const auto place = uint32_t(words[rank]);
+        values[row * k + rank] = numbers[place];
+        indices[row * k + rank] = place;
+      }
+    });
+  }
+  DEVICE_FN void leave(device::Block<Shared>& b, const Shared& s, int listed) const {
+    const bool narrows = listed > left;
+    if (narrows) {
+      const auto each_listed = [&](int t, auto f) {
+        NO_UNROLL for (int i = t; i < listed; i += b.size()) f(listed_at(b, s, i));
+      };
+      list(b, 1, find(b, s, k, left - k, each_listed), each_listed);
+    }
+    b.threads([&](int t, Shared& s) {
+      const Word* const words = list_at(b, s, narrows);
+      NO_UNROLL for (int i = t; i < left; i += b.size()) best[b.index() * left + i] = i < s.listed ? words[i] : kNone;
+    });
+  }
+  DEVICE_FN Word listed_at(const device::Block<Shared>& b, const Shared& s, int i) const {
+    return b.template dynamic<Word>(s)[i];
   }
 };
 
-template <class T, int kEach>
-void find_topk(StreamRef stream, const TopkTask<UnsignedOf<sizeof(T)>>& task, int threads, int groups, int capacity) {
-  using Kernel = TopkOfRows<T, kEach>;
-  const int64_t blocks = task.rows * task.parts;
-  const int64_t items = std::max(capacity, int(std::bit_ceil(unsigned(threads))));
-  device::block_kernel<typename Kernel::Shared>(stream,
-                                                {blocks, threads, items * int64_t(sizeof(typename Kernel::Item))},
-                                                Kernel{task, device::Divider(task.parts, blocks), groups, capacity,
-                                                       task.order.template flip<typename Kernel::Key>()});
-}
+// Rounds of TopkOfRows: how many parts the rows of the next one have, and threads its blocks.
+struct TopkRound {
+  static constexpr int kMost = 2048;  // of k
+  int parts, threads, groups, room, left;
+  bool lists_all;
 
-// How a block for each part goes about it.
-struct TopkPlan {
-  int parts, threads, groups, capacity;
-  bool few;  // elements a thread: eight at most
-
-  // Of rows of `width` elements of `bytes` bytes. Nothing if so many are wanted that there is a better way.
-  static std::optional<TopkPlan> of(int64_t rows, int64_t width, int64_t k, int bytes, int multiprocessors) {
-    constexpr int64_t kFew = 8, kMostThreads = 1024, kMostItems = 4096;
-    const int64_t pack = std::clamp(16 / bytes, 1, 8), many = bytes == 8 ? 16 : 32;
-    const int64_t most = std::min<int64_t>(many * kMostThreads, 1 << 15) - pack;
-    int64_t parts = 1;
-    if (width > most)
-      parts = std::max((width + most - 1) / most,
-                       std::min(2 * multiprocessors / rows, width / std::max<int64_t>(8192, 8 * k)));
-    const int64_t length = (width + parts - 1) / parts, reach = length + pack;
-    if (parts > 1 && parts * k > width / 2) return {};
-    const int64_t wanted = std::min(int64_t(std::bit_ceil(uint64_t(2 * k))), length / pack);
-    const int64_t each = reach <= kFew * kMostThreads && rows * parts <= 4 * multiprocessors ? kFew : many;
-    int64_t threads = (reach + each - 1) / each;
-    threads = std::min((std::max<int64_t>({threads, wanted, 64}) + 31) / 32 * 32, kMostThreads);
-    const bool all = 2 * k > std::min(threads, length / pack);
-    if (all && length > kMostItems) return {};
-    const int64_t capacity = std::clamp<int64_t>(all ? length : 8 * k, 256, kMostItems);
-    const int64_t groups =
-        std::min(std::bit_floor(uint64_t(threads)), std::bit_ceil(uint64_t(std::max<int64_t>(2 * k, 128))));
-    return TopkPlan{int(parts), int(threads), int(groups), int(std::bit_ceil(uint64_t(capacity))),
-                    threads * kFew >= reach};
+  // Of rows of `width` numbers, or of words of which some may be none, of `bytes` bytes each.
+  static TopkRound of(int64_t rows, int64_t width, int k, int bytes, bool of_words, int room, int multiprocessors) {
+    constexpr int64_t kAlone = 16384, kLeast = 2048;
+    TopkRound round{};
+    round.left = (k + std::max(k / 8, 8) + 1) / 2 * 2;
+    // As many parts as leave about as much as each of them has.
+    if (width > kAlone)
+      round.parts = int(std::min({2 * multiprocessors / rows, width / kLeast, int64_t(std::sqrt(width / (2.0 * k)))}));
+    if (round.parts < 2) round.parts = 1;
+    const int64_t length = (width + round.parts - 1) / round.parts, granules = length * bytes / 16;
+    round.lists_all = !of_words && length <= std::min(2 * k, room);
+    // Two granules for each thread, if there are multiprocessors for all.
+    const bool few = rows * round.parts <= 2 * multiprocessors;
+    const int64_t threads = std::max<int64_t>({granules / (few ? 2 : 4), k / 2, 64});
+    round.threads = int(std::min<int64_t>((threads + 31) / 32 * 32, 1024));
+    round.groups = k > round.threads / 2 ? 4 : 1;
+    const int64_t wanted = round.lists_all ? length : std::clamp<int64_t>(8 * int64_t(k), 256, room);
+    round.room = int((wanted + 31) / 32 * 32);
+    return round;
   }
 };
 
