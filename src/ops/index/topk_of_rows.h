@@ -25,13 +25,14 @@ template <class Key, class From, bool kFloating>
 struct TopkOfRows {
   using Word = WordOf<Key>;
   static constexpr int kMaxThreads = 1024;
-  static constexpr int kPack = 16 / int(sizeof(From)), kAtOnce = kPack >= 8 ? 2 : 4;
+  static constexpr int kPack = 16 / int(sizeof(From)), kAtOnce = std::clamp(16 / kPack, 1, 4);
   static constexpr int kGroups = 4;  // of a thread, at most
-  static constexpr Word kNone = ~Word(0), kLast = kNone - 1;
+  static constexpr Word kNone = ~Word(0);
+  static constexpr Word kLast = (Word(Key(~Key(0))) << 32 | ~uint32_t(0)) - 1;  // places are less than that
   struct Shared {
     int bins[kMaxThreads];
-    int bin, before, here;
-    int listed;
+    int bin, before, until;
+    int listed, taken;
   };
 
   const From* from;  // [rows, width]
@@ -54,21 +55,14 @@ struct TopkOfRows {
     if (!lists_all) {
       device::PerThread<Bests, kMaxThreads> bests;
       b.threads([&](int t, Shared&) { bests[t] = best_of_groups(part, t, b.size()); });
-      limit = find(b, s, k, k / 8, [&](int t, auto f) {
-        UNROLL for (const Word& word : bests[t].of) {
-          if (word != kNone) f(word);
-        }
-      });
+      limit = find(b, s, k / 8, [&](int t, auto f) { UNROLL for (const Word& word : bests[t].of) f(word); });
     }
-    const auto each_of_part = [&](int t, auto f) { each_pack(part, t, b.size(), [&](int, Word word) { f(word); }); };
-    list(b, 0, limit, each_of_part);
-    if (s.listed > room) {
-      limit = find(b, s, k, room - k, [&](int t, auto f) {
-        NO_UNROLL for (int i = t; i < part.count; i += b.size()) {
-          if (const Word word = word_of(part.from[i], part.start + i); word != kNone) f(word);
-        }
+    NO_UNROLL for (;;) {
+      list(b, part, limit);
+      if (s.listed <= room) break;
+      limit = find(b, s, room - k, [&](int t, auto f) {
+        NO_UNROLL for (int i = t; i < part.count; i += b.size()) f(word_at(part, i));
       });
-      list(b, 0, limit, each_of_part);
     }
     const int listed = s.listed;
     if (best)
@@ -103,33 +97,42 @@ struct TopkOfRows {
       return Word(own(number)) << 32 | uint32_t(place);
     }
   }
-  // f(group, word) for what a thread has of a part.
-  template <class F>
-  DEVICE_FN void each_pack(const Part& part, int t, int threads, F f) const {
-    const int step = threads * kPack;
+  DEVICE_FN Word word_at(const Part& part, int i) const { return word_of(part.from[i], part.start + i); }
+  // f(element, word) for what a thread has of a part, of which then(first) hears after some packs. Element i of these
+  // is the one at first + place_of(i).
+  template <class F, class Then>
+  DEVICE_FN void each_pack(const Part& part, int t, int threads, F f, Then then) const {
     const char *const begin = reinterpret_cast<const char*>(part.from), *const end = begin + int64_t(part.count) *
                                                                                                  int64_t(sizeof(From));
-    NO_UNROLL for (int first = t * kPack - part.before; first < part.count; first += kAtOnce * step) {
+    NO_UNROLL for (int first = t * kPack - part.before; first < part.count; first += kAtOnce * kPack * threads) {
       device::Granule packs[kAtOnce];
       UNROLL for (int u = 0; u < kAtOnce; ++u) {
-        const int64_t at = first + int64_t(u) * step;
+        const int64_t at = int64_t(first) + place_of(u * kPack, threads);
         if (at < part.count) packs[u] = device::load_granule(begin + at * int64_t(sizeof(From)), begin, end);
       }
       UNROLL for (int u = 0; u < kAtOnce; ++u) {
         const auto numbers = std::bit_cast<device::Pack<From, kPack>>(packs[u]);
         UNROLL for (int j = 0; j < kPack; ++j) {
-          const unsigned i = unsigned(first) + unsigned(u * step + j);
-          if (i < unsigned(part.count)) f((u * kPack + j) % kGroups, word_of(numbers.at[j], part.start + int(i)));
+          const unsigned i = unsigned(first) + unsigned(place_of(u * kPack + j, threads));
+          if (i < unsigned(part.count)) f(u * kPack + j, word_of(numbers.at[j], part.start + int(i)));
         }
       }
+      then(first);
     }
+  }
+  DEVICE_FN static int place_of(int element, int threads) {
+    return element / kPack * kPack * threads + element % kPack;
   }
   DEVICE_FN Bests best_of_groups(const Part& part, int t, int threads) const {
     Bests best;
     UNROLL for (Word& word : best.of) word = kNone;
-    each_pack(part, t, threads, [&](int group, Word word) {
-      if (word < best.of[group]) best.of[group] = word;
-    });
+    each_pack(
+        part, t, threads,
+        [&](int element, Word word) {
+          Word& own = best.of[element % kGroups];
+          if (word < own) own = word;
+        },
+        [](int) {});
     if (groups == 1) {
       UNROLL for (int i = 1; i < kGroups; ++i) {
         if (best.of[i] < best.of[0]) best.of[0] = best.of[i];
@@ -139,24 +142,13 @@ struct TopkOfRows {
     return best;
   }
 
-  // The last of the first so many words, or one that comes up to `more` words later; each(t, f) calls f for those of a
-  // thread. Bins share the words that there may be between the first and the last one, and then those of a bin.
+  // The k-th of words, or one that comes up to so many words later; each(t, f) calls f for those of a thread, of which
+  // some may be none. All words that there may be share the block's bins, and then those of a bin. The last one if
+  // there are less than k.
   template <class Each>
-  DEVICE_FN Word find(device::Block<Shared>& b, const Shared& s, int wanted, int more, Each each) const {
-    const auto all = [&](Word from, auto op) {
-      return b.reduce(
-          from,
-          [&](int t) {
-            Word own = from;
-            each(t, [&](Word word) { own = op(own, word); });
-            return own;
-          },
-          op);
-    };
-    Word low = all(kNone, [](Word one, Word other) { return one < other ? one : other; });
-    Word high = all(Word(0), [](Word one, Word other) { return one < other ? other : one; });
-    if (high < low) return kLast;  // there are none
-    NO_UNROLL for (;;) {
+  DEVICE_FN Word find(device::Block<Shared>& b, const Shared& s, int later, Each each) const {
+    Word low = 0, high = kLast;
+    NO_UNROLL for (int wanted = k;;) {
       const int shift = std::max(bits_of(high - low) - device::highest_bit(unsigned(b.size())), 0);
       b.threads([&](int t, Shared& s) { s.bins[t] = 0; });
       b.threads([&](int t, Shared& s) {
@@ -172,12 +164,12 @@ struct TopkOfRows {
         const int here = s.bins[t];
         if (before[t] >= wanted || before[t] + here < wanted) return;
         s.bin = t;
+        s.until = before[t] + here;
         s.before = before[t];
-        s.here = here;
       });
       low += Word(unsigned(s.bin)) << shift;
       high = std::min(high - low, (Word(1) << shift) - 1) + low;
-      if (s.before + s.here <= wanted + more) return high;
+      if (s.until <= wanted + later) return high;
       wanted -= s.before;
     }
   }
@@ -193,18 +185,23 @@ struct TopkOfRows {
     return b.template dynamic<Word>(s, int64_t(which) * room * int64_t(sizeof(Word)));
   }
   // Lists those that do not come after the limit, in any order, as far as there is room.
-  template <class Each>
-  DEVICE_FN void list(device::Block<Shared>& b, int to, Word limit, Each each) const {
+  DEVICE_FN void list(device::Block<Shared>& b, const Part& part, Word limit) const {
     b.threads([&](int t, Shared& s) {
-      if (t == 0) s.listed = 0;
+      if (t == 0) s.listed = s.taken = 0;
     });
     b.threads([&](int t, Shared& s) {
-      Word* const words = list_at(b, s, to);
-      each(t, [&](Word word) {
-        if (word > limit) return;
-        const int slot = device::atomic_add(&s.listed, 1);
-        if (slot < room) words[slot] = word;
-      });
+      Word* const words = list_at(b, s, 0);
+      uint32_t bits = 0;
+      each_pack(
+          part, t, b.size(), [&](int element, Word word) { bits |= word <= limit ? uint32_t(1) << element : 0; },
+          [&](int first) {
+            if (bits == 0) return;
+            int slot = device::atomic_add(&s.listed, device::set_bits(bits));
+            NO_UNROLL for (; bits != 0; bits &= bits - 1, ++slot) {
+              const int i = first + place_of(device::lowest_bit(bits), b.size());
+              if (slot < room) words[slot] = word_at(part, i);
+            }
+          });
     });
   }
 
@@ -258,17 +255,18 @@ struct TopkOfRows {
     });
   }
   DEVICE_FN void leave(device::Block<Shared>& b, const Shared& s, int listed) const {
-    const bool narrows = listed > left;
-    if (narrows) {
-      const auto each_listed = [&](int t, auto f) {
-        NO_UNROLL for (int i = t; i < listed; i += b.size()) f(listed_at(b, s, i));
-      };
-      list(b, 1, find(b, s, k, left - k, each_listed), each_listed);
-    }
+    Word limit = kLast;
+    if (listed > left)
+      limit = find(b, s, left - k,
+                   [&](int t, auto f) { NO_UNROLL for (int i = t; i < listed; i += b.size()) f(listed_at(b, s, i)); });
+    Word* const to = best + b.index() * left;
     b.threads([&](int t, Shared& s) {
-      const Word* const words = list_at(b, s, narrows);
-      NO_UNROLL for (int i = t; i < left; i += b.size()) best[b.index() * left + i] = i < s.listed ? words[i] : kNone;
+      NO_UNROLL for (int i = t; i < listed; i += b.size()) {
+        const Word word = listed_at(b, s, i);
+        if (word <= limit) to[device::atomic_add(&s.taken, 1)] = word;
+      }
     });
+    b.threads([&](int t, Shared& s) { NO_UNROLL for (int i = s.taken + t; i < left; i += b.size()) to[i] = kNone; });
   }
   DEVICE_FN Word listed_at(const device::Block<Shared>& b, const Shared& s, int i) const {
     return b.template dynamic<Word>(s)[i];
