@@ -139,14 +139,12 @@ bool topk_of_many_rows(Context& context, const TopkProblem<Key>& p) {
     }
   }
   if (p.k > Kernel::kMost) return false;
-  const int64_t many = 8 * int64_t(device::multiprocessors(stream.device()));
   if constexpr (Kernel::kCommon) {
-    const bool at_once = reach == p.columns && p.columns <= Kernel::kPiece;
-    if (!at_once && find_topk_of_wide_rows<T>(stream, task)) return true;
+    const bool in_a_warp = reach == p.columns && p.columns <= Kernel::kPiece;
+    if (!in_a_warp && find_topk_of_wide_rows<T>(stream, task)) return true;
   }
-  if (reach > (std::is_same_v<T, float> ? 1 : 2) * Kernel::kPiece && p.rows < many) return false;
-  const int warps = p.rows < many ? 1 : Kernel::kWarps;  // few, for rows of a block wait for one another
-  find_topk_of_each<T>(stream, task, warps);
+  if (reach > Kernel::kPiece) return false;
+  find_topk_of_each<T>(stream, task);
   return true;
 }
 
