@@ -160,7 +160,7 @@ void topk_of_rows(Context& context, const TopkProblem<Key>& p) {
         round.parts == 1 ? nullptr : static_cast<Word*>(context.scratch(size_t(blocks * round.left) * sizeof(Word)));
     device::block_kernel<typename Kernel::Shared>(
         context.stream(), {blocks, round.threads, 2 * round.room * int64_t(sizeof(Word))},
-        Kernel{from, p.order, width, device::Divider(round.parts, blocks), round.parts, k, round.groups, round.room,
+        Kernel{from, p.order, width, round.length, device::Divider(round.parts, blocks), k, round.groups, round.room,
                round.lists_all, round.left, best, p.x, p.columns, p.values, p.indices});
     return best;
   };

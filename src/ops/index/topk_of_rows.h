@@ -10,9 +10,9 @@
 #include "device/device.h"
 #include "device/divide.h"
 #include "device/unaligned_pack.h"
+#include "device/warp.h"
 #include "ops/index/ordering.h"
 #include "ops/op.h"
-#include "ops/reduce/team.h"
 
 namespace encore::ops {
 
@@ -29,17 +29,21 @@ struct TopkOfRows {
   static constexpr int kGroups = 4;  // of a thread, at most
   static constexpr Word kNone = ~Word(0);
   static constexpr Word kLast = (Word(Key(~Key(0))) << 32 | ~uint32_t(0)) - 1;  // places are less than that
+  // Which bin has the last of the words that are wanted, how many of its words are, and how many it has.
+  struct Found {
+    int bin, wanted, here;
+  };
   struct Shared {
-    int bins[kMaxThreads];
-    int bin, before, until;
+    int bins[kMaxThreads], sums[kMaxThreads / 32];
+    Found found;
     int listed, taken;
   };
 
   const From* from;  // [rows, width]
   Ordering order;
-  int64_t width;
+  int64_t width, length;  // of a row, and of a part of it: the last one may be shorter
   device::Divider by_parts;
-  int parts, k, groups;
+  int k, groups;
   int room;        // of the list, which is there twice in dynamic memory: a multiple of 32
   bool lists_all;  // there is room, and no limit pays
   int left;        // by each part: from k up
@@ -84,9 +88,10 @@ struct TopkOfRows {
   DEVICE_FN Part locate(int64_t block) const {
     int64_t part = 0;
     const int64_t row = by_parts(block, part);
-    const int64_t start = width * part / parts, end = width * (part + 1) / parts;
+    const int64_t start = part * length;
     const From* const at = from + row * width + start;
-    return {at, row, int(start), int(end - start), int(reinterpret_cast<uintptr_t>(at) / sizeof(From) % kPack)};
+    return {at, row, int(start), int(std::min(width - start, length)),
+            int(reinterpret_cast<uintptr_t>(at) / sizeof(From) % kPack)};
   }
   DEVICE_FN Word word_of(From number, int place) const {
     if constexpr (sizeof(From) == sizeof(Word)) {
@@ -98,14 +103,14 @@ struct TopkOfRows {
     }
   }
   DEVICE_FN Word word_at(const Part& part, int i) const { return word_of(part.from[i], part.start + i); }
-  // f(element, word) for what a thread has of a part, of which then(first) hears after some packs. Element i of these
-  // is the one at first + place_of(i).
+  // f(element, word) for what a thread has of a part and for some that are none. After some packs then(first) hears
+  // that element i of these is the one at first + place_of(i).
   template <class F, class Then>
   DEVICE_FN void each_pack(const Part& part, int t, int threads, F f, Then then) const {
     const char *const begin = reinterpret_cast<const char*>(part.from), *const end = begin + int64_t(part.count) *
                                                                                                  int64_t(sizeof(From));
     NO_UNROLL for (int first = t * kPack - part.before; first < part.count; first += kAtOnce * kPack * threads) {
-      device::Granule packs[kAtOnce];
+      device::Granule packs[kAtOnce]{};
       UNROLL for (int u = 0; u < kAtOnce; ++u) {
         const int64_t at = int64_t(first) + place_of(u * kPack, threads);
         if (at < part.count) packs[u] = device::load_granule(begin + at * int64_t(sizeof(From)), begin, end);
@@ -113,8 +118,9 @@ struct TopkOfRows {
       UNROLL for (int u = 0; u < kAtOnce; ++u) {
         const auto numbers = std::bit_cast<device::Pack<From, kPack>>(packs[u]);
         UNROLL for (int j = 0; j < kPack; ++j) {
-          const unsigned i = unsigned(first) + unsigned(place_of(u * kPack + j, threads));
-          if (i < unsigned(part.count)) f(u * kPack + j, word_of(numbers.at[j], part.start + int(i)));
+          const int i = int(unsigned(first) + unsigned(place_of(u * kPack + j, threads)));
+          const Word word = word_of(numbers.at[j], part.start + i);
+          f(u * kPack + j, unsigned(i) < unsigned(part.count) ? word : kNone);
         }
       }
       then(first);
@@ -156,22 +162,42 @@ struct TopkOfRows {
           if (word >= low && word <= high) device::atomic_add(&s.bins[unsigned((word - low) >> shift)], 1);
         });
       });
-      device::PerThread<int, kMaxThreads> before;
-      const int found = b.scan(
-          before, 0, [&](int t) { return s.bins[t]; }, Plus());
-      if (found < wanted) return kLast;
-      b.threads([&](int t, Shared& s) {
-        const int here = s.bins[t];
-        if (before[t] >= wanted || before[t] + here < wanted) return;
-        s.bin = t;
-        s.until = before[t] + here;
-        s.before = before[t];
+      device::for_each_warp(b, [&](const device::Warp& warp, Shared& s) {
+        const int sum = warp.sum([&](int lane) { return s.bins[32 * warp.index() + lane]; });
+        warp.lanes([&](int lane) {
+          if (lane == 0) s.sums[warp.index()] = sum;
+        });
       });
-      low += Word(unsigned(s.bin)) << shift;
+      device::for_each_warp(b, [&](const device::Warp& warp, Shared& s) {
+        if (warp.index() > 0) return;
+        Found found{0, wanted, 0};
+        found = found_in(warp, found, [&](int lane) { return 32 * lane < b.size() ? s.sums[lane] : 0; });
+        if (found.bin >= 0) found = found_in(warp, found, [&](int lane) { return s.bins[32 * found.bin + lane]; });
+        warp.lanes([&](int lane) {
+          if (lane == 0) s.found = found;
+        });
+      });
+      const Found found = s.found;
+      if (found.bin < 0) return kLast;
+      low += Word(unsigned(found.bin)) << shift;
       high = std::min(high - low, (Word(1) << shift) - 1) + low;
-      if (s.until <= wanted + later) return high;
-      wanted -= s.before;
+      if (found.here <= found.wanted + later) return high;
+      wanted = found.wanted;
     }
+  }
+  // Goes on to one of 32 bins, in as many of which each of those before were divided. Its number is negative if there
+  // are too few words.
+  template <class Count>
+  DEVICE_FN static Found found_in(const device::Warp& warp, const Found& found, Count count_of) {
+    device::PerThread<int, 32> count, before;
+    warp.apart([&](int lane) { count[lane] = before[lane] = count_of(lane); });
+    warp.sums_before([&](int lane) -> int& { return before[lane]; });
+    const uint32_t has =
+        warp.votes([&](int lane) { return before[lane] < found.wanted && found.wanted <= before[lane] + count[lane]; });
+    if (has == 0) return {-1, 0, 0};
+    const int bin = device::lowest_bit(has);
+    return {32 * found.bin + bin, found.wanted - warp.from(bin, [&](int lane) { return before[lane]; }),
+            warp.from(bin, [&](int lane) { return count[lane]; })};
   }
   // From the lowest one up to the highest that is set.
   DEVICE_FN static int bits_of(Word word) {
@@ -277,6 +303,7 @@ struct TopkOfRows {
 struct TopkRound {
   static constexpr int kMost = 2048;  // of k
   int parts, threads, groups, room, left;
+  int64_t length;  // of a part
   bool lists_all;
 
   // Of rows of `width` numbers, or of words of which some may be none, of `bytes` bytes each.
@@ -285,10 +312,12 @@ struct TopkRound {
     TopkRound round{};
     round.left = (k + std::max(k / 8, 8) + 1) / 2 * 2;
     // As many parts as leave about as much as each of them has.
+    int64_t parts = 1;
     if (width > kAlone)
-      round.parts = int(std::min({2 * multiprocessors / rows, width / kLeast, int64_t(std::sqrt(width / (2.0 * k)))}));
-    if (round.parts < 2) round.parts = 1;
-    const int64_t length = (width + round.parts - 1) / round.parts, granules = length * bytes / 16;
+      parts = std::min({2 * multiprocessors / rows, width / kLeast, int64_t(std::sqrt(width / (2.0 * k)))});
+    round.length = parts > 1 ? ((width + parts - 1) / parts + 15) / 16 * 16 : width;
+    round.parts = int((width + round.length - 1) / round.length);
+    const int64_t length = round.length, granules = length * bytes / 16;
     round.lists_all = !of_words && length <= std::min(2 * k, room);
     // Two granules for each thread, if there are multiprocessors for all.
     const bool few = rows * round.parts <= 2 * multiprocessors;
