@@ -1,6 +1,6 @@
-// TopK. Short rows: each element counts those that come before it. Few of a row: what topk_of_narrow_rows.h,
-// topk_of_many_rows.h, topk_of_wide_rows.h and topk_of_rows.h have, the last two a block for each row; half of a row
-// that a warp holds: sorted_topk_of_rows.h. More of a long row: select_topk.h. Many: a sort.
+// TopK. Short rows: each element counts those that come before it. Few of rows that lanes keep, or a small block:
+// topk_of_narrow_rows.h, topk_of_many_rows.h and topk_of_wide_rows.h, at the speed of memory; some more of halves:
+// sorted_topk_of_rows.h. All else, a single long row above all: topk_of_rows.h. Thousands: a sort.
 #include <algorithm>
 #include <bit>
 
@@ -151,7 +151,7 @@ bool topk_of_many_rows(Context& context, const TopkProblem<Key>& p) {
 template <class T, class Key>
 void topk_of_rows(Context& context, const TopkProblem<Key>& p) {
   using Word = WordOf<Key>;
-  constexpr int kRoom = sizeof(Word) == 8 ? 4096 : 2560;
+  constexpr int kRoom = sizeof(Word) == 8 ? 4096 : 2048;
   const int multiprocessors = device::multiprocessors(context.stream().device()), k = int(p.k);
   const auto find = [&]<class From, bool kFloating>(const From* from, int64_t width, const TopkRound& round) {
     using Kernel = TopkOfRows<Key, From, kFloating>;

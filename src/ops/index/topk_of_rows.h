@@ -4,6 +4,7 @@
 // all elements. Parts of a long row leave the best of theirs, and hardly more, to the next round.
 #pragma once
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "device/bits.h"
@@ -44,9 +45,9 @@ struct TopkOfRows {
   int64_t width, length;  // of a row, and of a part of it: the last one may be shorter
   device::Divider by_parts;
   int k, groups;
-  int room;        // of the list, which is there twice in dynamic memory: a multiple of 32
+  int room;        // of the list, which is there twice in dynamic memory: a power of two, from 32 up
   bool lists_all;  // there is room, and no limit pays
-  int left;        // by each part: from k up
+  int left;        // by each part: more than k
   Word* best;      // [rows, parts, left], unless this is the last round
   const Key* x;    // [rows, columns]
   int64_t columns;
@@ -59,7 +60,7 @@ struct TopkOfRows {
     if (!lists_all) {
       device::PerThread<Bests, kMaxThreads> bests;
       b.threads([&](int t, Shared&) { bests[t] = best_of_groups(part, t, b.size()); });
-      limit = find(b, s, k / 8, [&](int t, auto f) { UNROLL for (const Word& word : bests[t].of) f(word); });
+      limit = find(b, s, k / 8 + 4, [&](int t, auto f) { UNROLL for (const Word& word : bests[t].of) f(word); });
     }
     NO_UNROLL for (;;) {
       list(b, part, limit);
@@ -232,36 +233,40 @@ struct TopkOfRows {
   }
 
   // The first list in order. Returns which one has it. Runs of 32, in which each counts those before it, become longer
-  // by what each finds before it in the neighbouring run.
+  // by what each finds before it in the neighbouring run. Behind the last run there are words that are none.
   DEVICE_FN int sort(device::Block<Shared>& b, int listed) const {
     constexpr int kRun = 32, kOfLoad = 16 / int(sizeof(Word));
+    int end = kRun;
+    while (end < listed) end *= 2;
     b.threads([&](int t, Shared& s) {
-      if (listed % kRun != 0 && t < kRun - listed % kRun) list_at(b, s, 0)[listed + t] = kNone;
+      NO_UNROLL for (int i = listed + t; i < end; i += b.size()) list_at(b, s, 0)[i] = list_at(b, s, 1)[i] = kNone;
     });
     b.threads([&](int t, Shared& s) {
       const Word* const words = list_at(b, s, 0);
       NO_UNROLL for (int i = t; i < listed; i += b.size()) {
         const Word own = words[i];
-        const int start = i / kRun * kRun;
-        int rank = start;
+        int to = i / kRun * kRun;
+        const Word* const run = words + to;
         UNROLL for (int j = 0; j < kRun; j += kOfLoad) {
-          const auto some = device::load_pack<kOfLoad>(words + start + j, true);
-          UNROLL for (const Word& word : some.at) rank += word < own;
+          const auto some = device::load_pack<kOfLoad>(run + j, true);
+          UNROLL for (const Word& word : some.at) to += word < own;
         }
-        list_at(b, s, 1)[rank] = own;
+        list_at(b, s, 1)[to] = own;
       }
     });
     int which = 1;
-    NO_UNROLL for (int run = kRun; run < listed; run *= 2, which ^= 1) {
+    NO_UNROLL for (int run = kRun; run < end; run *= 2, which ^= 1) {
       b.threads([&](int t, Shared& s) {
         const Word* const words = list_at(b, s, which);
         NO_UNROLL for (int i = t; i < listed; i += b.size()) {
           const Word own = words[i];
-          const int first = std::min((i & ~(run - 1)) ^ run, listed), end = std::min(first + run, listed);
+          const int first = (i & -run) ^ run;
           int at = first;
-          NO_UNROLL for (int step = run; step > 0; step /= 2) {
-            if (at + step <= end && words[at + step - 1] < own) at += step;
+          NO_UNROLL for (unsigned step = unsigned(run) / 2; step > 0; step /= 2) {
+            const int next = at + int(step);
+            if (words[next - 1] < own) at = next;
           }
+          if (words[at] < own) ++at;
           list_at(b, s, which ^ 1)[(i & ~run) + (at - first)] = own;
         }
       });
@@ -310,7 +315,7 @@ struct TopkRound {
   static TopkRound of(int64_t rows, int64_t width, int k, int bytes, bool of_words, int room, int multiprocessors) {
     constexpr int64_t kAlone = 16384, kLeast = 2048;
     TopkRound round{};
-    round.left = (k + std::max(k / 8, 8) + 1) / 2 * 2;
+    round.left = (k + k / 2 + 9) / 2 * 2;  // mostly no less than what the limit of groups lets through
     // As many parts as leave about as much as each of them has.
     int64_t parts = 1;
     if (width > kAlone)
@@ -324,8 +329,8 @@ struct TopkRound {
     const int64_t threads = std::max<int64_t>({granules / (few ? 2 : 4), k / 2, 64});
     round.threads = int(std::min<int64_t>((threads + 31) / 32 * 32, 1024));
     round.groups = k > round.threads / 2 ? 4 : 1;
-    const int64_t wanted = round.lists_all ? length : std::clamp<int64_t>(8 * int64_t(k), 256, room);
-    round.room = int((wanted + 31) / 32 * 32);
+    const int64_t wanted = std::clamp<int64_t>(round.lists_all ? length : 8 * int64_t(k), 256, room);
+    round.room = int(std::bit_ceil(uint64_t(wanted)));
     return round;
   }
 };
