@@ -161,14 +161,14 @@ void topk_of_rows(Context& context, const TopkProblem<Key>& p) {
     device::block_kernel<typename Kernel::Shared>(
         context.stream(), {blocks, round.threads, 2 * round.room * int64_t(sizeof(Word))},
         Kernel{from, p.order, width, round.length, device::Divider(round.parts, blocks), k, round.groups, round.room,
-               round.lists_all, round.left, best, p.x, p.columns, p.values, p.indices});
+               round.left, best, p.x, p.columns, p.values, p.indices});
     return best;
   };
-  TopkRound round = TopkRound::of(p.rows, p.columns, k, sizeof(Key), false, kRoom, multiprocessors);
+  TopkRound round = TopkRound::of(p.rows, p.columns, k, sizeof(Key), kRoom, multiprocessors);
   const Word* words = find.template operator()<Key, !std::is_integral_v<T>>(p.x, p.columns, round);
   while (words) {
     const int64_t width = int64_t(round.parts) * round.left;
-    round = TopkRound::of(p.rows, width, k, sizeof(Word), true, kRoom, multiprocessors);
+    round = TopkRound::of(p.rows, width, k, sizeof(Word), kRoom, multiprocessors);
     words = find.template operator()<Word, false>(words, width, round);
   }
 }

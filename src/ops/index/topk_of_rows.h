@@ -45,23 +45,19 @@ struct TopkOfRows {
   int64_t width, length;  // of a row, and of a part of it: the last one may be shorter
   device::Divider by_parts;
   int k, groups;
-  int room;        // of the list, which is there twice in dynamic memory: a power of two, from 32 up
-  bool lists_all;  // there is room, and no limit pays
-  int left;        // by each part: more than k
-  Word* best;      // [rows, parts, left], unless this is the last round
-  const Key* x;    // [rows, columns]
+  int room;      // of the list, which is there twice in dynamic memory: a power of two, from 32 up
+  int left;      // by each part: more than k
+  Word* best;    // [rows, parts, left], unless this is the last round
+  const Key* x;  // [rows, columns]
   int64_t columns;
   Key* values;  // [rows, k], of the last round
   int64_t* indices;
 
   DEVICE_FN void operator()(device::Block<Shared>& b, const Shared& s) const {
     const Part part = locate(b.index());
-    Word limit = kLast;
-    if (!lists_all) {
-      device::PerThread<Bests, kMaxThreads> bests;
-      b.threads([&](int t, Shared&) { bests[t] = best_of_groups(part, t, b.size()); });
-      limit = find(b, s, k / 8 + 4, [&](int t, auto f) { UNROLL for (const Word& word : bests[t].of) f(word); });
-    }
+    device::PerThread<Bests, kMaxThreads> bests;
+    b.threads([&](int t, Shared&) { bests[t] = best_of_groups(part, t, b.size()); });
+    Word limit = find(b, s, k / 8 + 4, [&](int t, auto f) { UNROLL for (const Word& word : bests[t].of) f(word); });
     NO_UNROLL for (;;) {
       list(b, part, limit);
       if (s.listed <= room) break;
@@ -309,10 +305,9 @@ struct TopkRound {
   static constexpr int kMost = 2048;  // of k
   int parts, threads, groups, room, left;
   int64_t length;  // of a part
-  bool lists_all;
 
-  // Of rows of `width` numbers, or of words of which some may be none, of `bytes` bytes each.
-  static TopkRound of(int64_t rows, int64_t width, int k, int bytes, bool of_words, int room, int multiprocessors) {
+  // Of rows of `width` numbers or words of `bytes` bytes each. There may be room for so many in a list.
+  static TopkRound of(int64_t rows, int64_t width, int k, int bytes, int room, int multiprocessors) {
     constexpr int64_t kAlone = 16384, kLeast = 2048;
     TopkRound round{};
     round.left = (k + k / 2 + 9) / 2 * 2;  // mostly no less than what the limit of groups lets through
@@ -323,14 +318,12 @@ struct TopkRound {
     round.length = parts > 1 ? ((width + parts - 1) / parts + 15) / 16 * 16 : width;
     round.parts = int((width + round.length - 1) / round.length);
     const int64_t length = round.length, granules = length * bytes / 16;
-    round.lists_all = !of_words && length <= std::min(2 * k, room);
     // Two granules for each thread, if there are multiprocessors for all.
     const bool few = rows * round.parts <= 2 * multiprocessors;
     const int64_t threads = std::max<int64_t>({granules / (few ? 2 : 4), k / 2, 64});
     round.threads = int(std::min<int64_t>((threads + 31) / 32 * 32, 1024));
     round.groups = k > round.threads / 2 ? 4 : 1;
-    const int64_t wanted = std::clamp<int64_t>(round.lists_all ? length : 8 * int64_t(k), 256, room);
-    round.room = int(std::bit_ceil(uint64_t(wanted)));
+    round.room = int(std::bit_ceil(uint64_t(std::clamp<int64_t>(8 * int64_t(k), 256, room))));
     return round;
   }
 };
