@@ -106,6 +106,7 @@ struct TopkOfRows {
   DEVICE_FN void each_pack(const Part& part, int t, int threads, F f, Then then) const {
     const char *const begin = reinterpret_cast<const char*>(part.from), *const end = begin + int64_t(part.count) *
                                                                                                  int64_t(sizeof(From));
+    const int last = part.count - 1;
     NO_UNROLL for (int first = t * kPack - part.before; first < part.count; first += kAtOnce * kPack * threads) {
       device::Granule packs[kAtOnce]{};
       UNROLL for (int u = 0; u < kAtOnce; ++u) {
@@ -113,6 +114,8 @@ struct TopkOfRows {
         if (at < part.count) packs[u] = device::load_granule(begin + at * int64_t(sizeof(From)), begin, end);
       }
       UNROLL for (int u = 0; u < kAtOnce; ++u) {
+        // A branch: else ptxas would ask for a pack once the one before it is done with, and so take fewer registers.
+        if (int(unsigned(first) + unsigned(place_of(u * kPack, threads))) > last) break;
         const auto numbers = std::bit_cast<device::Pack<From, kPack>>(packs[u]);
         UNROLL for (int j = 0; j < kPack; ++j) {
           const int i = int(unsigned(first) + unsigned(place_of(u * kPack + j, threads)));
