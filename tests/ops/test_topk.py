@@ -155,6 +155,42 @@ def test_wide_rows(shape, k, dtype):
                    reference=by))  # fmt: skip
 
 
+# A block for each row, or several and another round or two: at the borders of one block, of groups of a thread and of
+# what is listed as a whole; and rows that are too wide for a warp of a block.
+BLOCKS = [
+    *[((2, n), k) for n in (300, 301) for k in (149, 150, 151, 300)],
+    *[((2, n), k) for n in (2049, 4096) for k in (17, 32, 33, 255, 257, 1024, 1025, 2048)],
+    *[((1, n), k) for n in (8400, 16383, 16384, 16385, 16411) for k in (17, 300, 512, 513, 2047)],
+    *[((1, n), k) for n in (20001, 40000) for k in (1, 17, 1000, 2048)],
+    *[((rows, 33000), 60) for rows in (2, 5, 40)],
+    *[((1, 300000), k) for k in (1, 2000)],
+    *[((1061, n), 8) for n in (1537, 1600, 2041, 2048)],
+]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape, k", BLOCKS)
+def test_rows_of_blocks(shape, k, dtype):
+    for largest, misaligned in ((0, True), (1, False)):
+        by = lambda x, k, largest=largest: by_numpy(x, k, largest=largest)  # noqa: E731
+        check(topk(floats(*shape), k, {"largest": largest}, dtype=dtype, opset=24, misaligned=misaligned,
+                   reference=by))  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize(
+    "shape, k", [((3, 90), 8), ((3, 300), 8), ((5, 900), 40), ((2, 3000), 1600), ((1, 20000), 600)]
+)
+def test_ends_of_integers(shape, k, dtype):
+    ends = np.iinfo(dtype)
+    values = np.array([ends.min, ends.min + 1, 1, ends.max - 1, ends.max], dtype)
+    for of in (values, values[:2], values[-2:]):
+        x = np.random.default_rng(k).choice(of, shape)
+        for largest in (0, 1):
+            by = lambda x, k, largest=largest: by_numpy(x, k, largest=largest)  # noqa: E731
+            check(topk(x, k, {"largest": largest}, opset=24, reference=by))
+
+
 def in_order(rows, columns):
     return np.tile(np.arange(columns, dtype=np.float32), (rows, 1))
 
@@ -171,6 +207,12 @@ def in_few_warps(rows, columns):
     return x + 10 * (np.arange(columns) // 8 % 32 < 3)
 
 
+def in_few_groups(rows, columns):
+    """Few threads of a block have all that is good."""
+    x = floats(rows, columns)
+    return x + 10 * (np.arange(columns) % 4096 < 360)
+
+
 UNLIKE_NOISE = {
     "ascending": in_order,
     "descending": lambda *shape: -in_order(*shape),
@@ -178,6 +220,7 @@ UNLIKE_NOISE = {
     "two-values": lambda *shape: (floats(*shape) > 0).astype(np.float32),
     "in-few-threads": in_few_threads,
     "in-few-warps": in_few_warps,
+    "in-few-groups": in_few_groups,
     "few-values": lambda *shape: np.round(3 * floats(*shape)),
     "hardly-any": lambda *shape: np.maximum(floats(*shape) - 2.99, 0),
     "infinite": lambda *shape: np.where(floats(*shape) > 0, np.inf, -np.inf).astype(np.float32),
@@ -195,6 +238,7 @@ ROWS_UNLIKE_NOISE = [
     *[((5, 1024), k) for k in (140, 200, 500, 512)],
     *[((3, 1003), 400), ((2, 1801), 40), ((1, 20000), 300), ((1, 70001), 20), ((9, 2100), 5)],
     *[((5, 1501), 8), ((5, 2048), 16), ((3, 3001), 8), ((3, 8192), 8), ((2, 8190), 16), ((2, 30001), 3)],
+    *[((1, 16384), 100), ((1, 40000), 700), ((2, 3000), 1400)],
     ((1059, 703), 5),
 ]
 

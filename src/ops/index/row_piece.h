@@ -227,10 +227,10 @@ struct RowPiece {
     }
     return {bits.until & valid, bits.equal & valid};
   }
-  // Chooses at least so many elements, or k if the key is no good, and so many that there is room for. Returns how many
-  // it chose; if it gives up because they are too many, one more than that. The k-th key lies between `low` and `high`.
-  DEVICE_FN int choose(const device::Warp& warp, Keeping& kept, Masks& mask, int start, Wide key, int at_least,
-                       int room, bool gives_up, Wide low = 0, Wide high = kLast) const {
+  // Chooses at least k elements, and so many that there is room for: those until a key, if it is good. Returns how
+  // many. The k-th key lies between `low` and `high`.
+  DEVICE_FN int choose(const device::Warp& warp, Keeping& kept, Masks& mask, int start, Wide key, int room,
+                       Wide low = 0, Wide high = kLast) const {
     Masks equal;
     bool wants_equal = false;
     NO_UNROLL for (bool guessed = true;;) {
@@ -248,12 +248,10 @@ struct RowPiece {
         if (chosen <= room) return chosen;
         high = key - 1;
         wants_equal = false;
-      } else if (chosen < at_least) {
+      } else if (chosen < task.k) {
         low = key + 1;
       } else if (chosen <= room) {
         return chosen;
-      } else if (gives_up) {
-        return room + 1;
       } else if (guessed || low == high) {
         wants_equal = true;
         guessed = false;
@@ -262,13 +260,12 @@ struct RowPiece {
         high = key;
       }
       guessed = false;
-      at_least = task.k;
       key = low + (high - low) / 2;
     }
   }
-  // Writes those that are chosen to a list, in any order: `taken` of it are before, in the end so many more.
-  DEVICE_FN void list_chosen(const device::Warp& warp, Masks& mask, Item* list, int* taken, int before, int chosen,
-                             const Key* from, int start) const {
+  // Writes those that are chosen to a list, in any order. `taken` is zero before.
+  DEVICE_FN void list_chosen(const device::Warp& warp, Masks& mask, Item* list, int* taken, int chosen, const Key* from,
+                             int start) const {
     warp.lanes([&](int lane) {
       if (mask[lane] == 0) return;
       int slot = device::atomic_add(taken, device::set_bits(mask[lane]));
@@ -276,7 +273,7 @@ struct RowPiece {
           Item::of(Key(0), place_of(unsigned(device::lowest_bit(bits)), start, lane));
     });
     warp.lanes([&](int lane) {
-      NO_UNROLL for (int i = before + lane; i < before + chosen; i += 32) {
+      NO_UNROLL for (int i = lane; i < chosen; i += 32) {
         const int place = list[i].place();
         list[i] = Item::of(Key(key_of(from[unsigned(place)])), place);
       }

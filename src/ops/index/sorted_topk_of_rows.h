@@ -67,11 +67,11 @@ struct SortedTopkOfRows : RowPiece<T> {
     } else {
       int chosen;
       if constexpr (kRoom <= 128)
-        chosen = this->choose(warp, kept, mask, start, guess(warp, kept), task.k, kRoom, false);
+        chosen = this->choose(warp, kept, mask, start, guess(warp, kept), kRoom);
       else
         chosen = choose_hundreds(warp, kept, mask, start);
       if constexpr (kRoom <= 128)
-        this->list_chosen(warp, mask, reinterpret_cast<Item*>(list), taken, 0, chosen, from, start);
+        this->list_chosen(warp, mask, reinterpret_cast<Item*>(list), taken, chosen, from, start);
       else
         list_many(warp, kept, mask, list, start);
       warp.lanes(
@@ -126,7 +126,7 @@ struct SortedTopkOfRows : RowPiece<T> {
       if (more == 0) break;
       key += Wide(more);
     }
-    return this->choose(warp, kept, mask, start, guessed, task.k, kRoom, false);
+    return this->choose(warp, kept, mask, start, guessed, kRoom);
   }
   // Likewise: what is tried lies between the best and the worst of the lanes' first elements as it would if numbers
   // were spread evenly, and from the fourth look on in the middle of the keys that are left.
@@ -172,7 +172,7 @@ struct SortedTopkOfRows : RowPiece<T> {
         more = float(found);
       }
     }
-    return this->choose(warp, kept, mask, start, low + (high - low) / 2, task.k, kRoom, false, low, high);
+    return this->choose(warp, kept, mask, start, low + (high - low) / 2, kRoom, low, high);
   }
   // Lists the lane and the bit of each that is chosen, in any order.
   DEVICE_FN void list_bits(const device::Warp& warp, typename Base::Masks& mask, uint16_t* list) const {

@@ -1,6 +1,6 @@
-// TopK. Short rows: each element counts those that come before it. Few of a row: what topk_of_narrow_rows.h,
-// topk_of_many_rows.h, topk_of_wide_rows.h and topk_of_rows.h have, the last two a block for each row; half of a row
-// that a warp holds: sorted_topk_of_rows.h. More of a long row: select_topk.h. Many: a sort.
+// TopK. Short rows: each element counts those that come before it. Few of rows that lanes keep, or a small block:
+// topk_of_narrow_rows.h, topk_of_many_rows.h and topk_of_wide_rows.h, at the speed of memory; some more of halves:
+// sorted_topk_of_rows.h. All else, a single long row above all: topk_of_rows.h. Thousands: a sort.
 #include <algorithm>
 #include <bit>
 
@@ -9,7 +9,6 @@
 #include "device/launch.h"
 #include "ops/dispatch.h"
 #include "ops/index/ordering.h"
-#include "ops/index/select_topk.h"
 #include "ops/index/sort_rows.h"
 #include "ops/index/sorted_topk_of_rows.h"
 #include "ops/index/topk.h"
@@ -103,7 +102,7 @@ void rank_rows(Context& context, const TopkProblem<Key>& p) {
 
 // The type by which numbers are compared: the float itself, or integers of a size as one.
 template <class Key, class F>
-bool with_number(Type type, F f) {
+void with_number(Type type, F f) {
   if constexpr (sizeof(Key) == 2) {
     if (type == Type::f16) return f.template operator()<Half>();
     if (type == Type::bf16) return f.template operator()<BFloat16>();
@@ -140,100 +139,37 @@ bool topk_of_many_rows(Context& context, const TopkProblem<Key>& p) {
     }
   }
   if (p.k > Kernel::kMost) return false;
-  const int64_t many = 8 * int64_t(device::multiprocessors(stream.device()));
   if constexpr (Kernel::kCommon) {
-    const bool at_once = reach == p.columns && p.columns <= Kernel::kPiece;
-    if (!at_once && find_topk_of_wide_rows<T>(stream, task)) return true;
+    const bool in_a_warp = reach == p.columns && p.columns <= Kernel::kPiece;
+    if (!in_a_warp && find_topk_of_wide_rows<T>(stream, task)) return true;
   }
-  if (reach > (std::is_same_v<T, float> ? 1 : 2) * Kernel::kPiece && p.rows < many) return false;
-  const int warps = p.rows < many ? 1 : Kernel::kWarps;  // few, for rows of a block wait for one another
-  find_topk_of_each<T>(stream, task, warps);
+  if (reach > Kernel::kPiece) return false;
+  find_topk_of_each<T>(stream, task);
   return true;
 }
 
-// False if so many are wanted that there is a better way.
 template <class T, class Key>
-bool topk_of_rows(Context& context, const TopkProblem<Key>& p) {
-  if (topk_of_many_rows<T>(context, p)) return true;
-  constexpr int kFew = 8, kMany = sizeof(T) == 8 ? 16 : 32;
-  constexpr bool kCommon = std::is_same_v<T, Half> || std::is_same_v<T, BFloat16> || std::is_same_v<T, float>;
-  const StreamRef stream = context.stream();
-  const int multiprocessors = device::multiprocessors(stream.device());
-  TopkTask<Key> task{.from = p.x,
-                     .from_places = nullptr,
-                     .order = p.order,
-                     .rows = p.rows,
-                     .width = p.columns,
-                     .parts = 1,
-                     .k = int(p.k),
-                     .best = nullptr,
-                     .best_places = nullptr,
-                     .x = p.x,
-                     .columns = p.columns,
-                     .values = p.values,
-                     .indices = p.indices};
-  std::vector<TopkPlan> rounds;
-  for (int64_t width = p.columns; rounds.empty() || rounds.back().parts > 1; width = rounds.back().parts * p.k) {
-    const auto plan = TopkPlan::of(p.rows, width, p.k, sizeof(T), multiprocessors);
-    if (!plan) return false;
-    rounds.push_back(*plan);
-  }
-  for (const TopkPlan& plan : rounds) {
-    const bool first = &plan == &rounds.front(), last = plan.parts == 1;
-    const int64_t left = p.rows * plan.parts * p.k;
-    task.parts = plan.parts;
-    task.best = last ? nullptr : static_cast<Key*>(context.scratch(size_t(left) * sizeof(Key)));
-    task.best_places = last ? nullptr : static_cast<int32_t*>(context.scratch(size_t(left) * sizeof(int32_t)));
-    const auto find = [&]<class From, int kEach>() {
-      find_topk<From, kEach>(stream, task, plan.threads, plan.groups, plan.capacity);
-    };
-    if (first && kCommon && plan.few)
-      find.template operator()<T, kCommon ? kFew : kMany>();
-    else if (first)
-      find.template operator()<T, kMany>();
-    else
-      find.template operator()<Key, kMany>();
-    task.from = task.best;
-    task.from_places = task.best_places;
-    task.order = {};
-    task.width = plan.parts * p.k;
-  }
-  return true;
-}
-
-template <class Key>
-void select_topk(Context& context, const TopkProblem<Key>& p) {
-  using Select = SelectTopk<Key>;
-  const int64_t blocks_wanted = 2 * int64_t(device::multiprocessors(context.stream().device()));
-  Select select{.from = p.x,
-                .from_places = nullptr,
-                .order = p.order,
-                .width = p.columns,
-                .parts = 1,
-                .k = int(p.k),
-                .place_digits = (int(std::bit_width(uint64_t(p.columns - 1))) + 7) / 8,
-                .best = nullptr,
-                .best_places = nullptr,
-                .x = p.x,
-                .columns = p.columns,
-                .values = p.values,
-                .indices = p.indices};
-  for (;;) {
-    // Parts as long as pays, and so that each round leaves a quarter at most.
-    const int64_t most = select.width / std::max<int64_t>(4096, 4 * p.k);
-    select.parts = int(std::clamp<int64_t>(blocks_wanted / p.rows, 1, std::max<int64_t>(most, 1)));
-    const bool last = select.parts == 1;
-    const int64_t left = p.rows * select.parts * p.k;
-    select.best = last ? nullptr : static_cast<Key*>(context.scratch(size_t(left) * sizeof(Key)));
-    select.best_places = last ? nullptr : static_cast<int32_t*>(context.scratch(size_t(left) * sizeof(int32_t)));
-    const int64_t length = select.width / select.parts;
-    const int threads = length <= 1024 ? Select::kLeastThreads : length <= 4096 ? 512 : Select::kMaxThreads;
-    device::block_kernel<typename Select::Shared>(context.stream(), {p.rows * select.parts, threads}, select);
-    if (last) return;
-    select.from = select.best;
-    select.from_places = select.best_places;
-    select.order = {};
-    select.width = select.parts * p.k;
+void topk_of_rows(Context& context, const TopkProblem<Key>& p) {
+  using Word = WordOf<Key>;
+  constexpr int kRoom = sizeof(Word) == 8 ? 4096 : 2048;
+  const int multiprocessors = device::multiprocessors(context.stream().device()), k = int(p.k);
+  const auto find = [&]<class From, bool kFloating>(const From* from, int64_t width, const TopkRound& round) {
+    using Kernel = TopkOfRows<Key, From, kFloating>;
+    const int64_t blocks = p.rows * round.parts;
+    Word* const best =
+        round.parts == 1 ? nullptr : static_cast<Word*>(context.scratch(size_t(blocks * round.left) * sizeof(Word)));
+    device::block_kernel<typename Kernel::Shared>(
+        context.stream(), {blocks, round.threads, 2 * round.room * int64_t(sizeof(Word))},
+        Kernel{from, p.order, width, round.length, device::Divider(round.parts, blocks), k, round.groups, round.room,
+               round.left, best, p.x, p.columns, p.values, p.indices});
+    return best;
+  };
+  TopkRound round = TopkRound::of(p.rows, p.columns, k, sizeof(Key), kRoom, multiprocessors);
+  const Word* words = find.template operator()<Key, !std::is_integral_v<T>>(p.x, p.columns, round);
+  while (words) {
+    const int64_t width = int64_t(round.parts) * round.left;
+    round = TopkRound::of(p.rows, width, k, sizeof(Word), kRoom, multiprocessors);
+    words = find.template operator()<Word, false>(words, width, round);
   }
 }
 
@@ -261,9 +197,11 @@ void topk(Context& context, Type type, bool largest, const void* x, int64_t rows
           static_cast<const Key*>(x),    rows, columns, k, ordering_of(type, largest), static_cast<Key*>(values),
           static_cast<int64_t*>(indices)};
       if (suits_ranks(p)) return rank_rows(context, p);
-      if (with_number<Key>(type, [&]<class T>() { return topk_of_rows<T>(context, p); })) return;
-      if (k <= SelectTopk<Key>::kMost) return select_topk(context, p);
-      sort_rows(context, p);
+      with_number<Key>(type, [&]<class T>() {
+        if (topk_of_many_rows<T>(context, p)) return;
+        if (p.k <= TopkRound::kMost) return topk_of_rows<T>(context, p);
+        sort_rows(context, p);
+      });
     }
   });
 }

@@ -261,8 +261,7 @@ struct TopkOfWideRows : RowPiece<T> {
   }
 };
 
-// False if the rows are too narrow or too wide for it, or a warp would have each of many, for which it has no room at
-// once.
+// False if the rows are too narrow or too wide for it.
 template <class T>
 bool find_topk_of_wide_rows(StreamRef stream, const TopkOfEach<UnsignedOf<sizeof(T)>>& task) {
   constexpr int kRows = 4;
@@ -271,15 +270,16 @@ bool find_topk_of_wide_rows(StreamRef stream, const TopkOfEach<UnsignedOf<sizeof
   constexpr int kPack = Alone::kPack;
   const int64_t reach =
       task.columns + (task.columns % kPack == 0 && device::is_pack_aligned<kPack>(task.x) ? 0 : kPack - 1);
-  int log = 5;
+  const bool few = task.rows < 8 * uint32_t(device::multiprocessors(stream.device()));
+  const bool together = !few && reach <= 32 * Together::kKeep * kPack;
+  int log = few || together ? 5 : 6;
   while (int64_t(Alone::kKeep * kPack) << log < reach) ++log;
   const int threads = 1 << log;
   if (threads > Alone::kMaxThreads || int64_t(task.columns) <= Alone::kLeast * kPack * threads) return false;
-  if (threads > 32 || task.rows < 8 * uint32_t(device::multiprocessors(stream.device()))) {
+  if (!together) {
     device::block_kernel<typename Alone::Shared>(stream, {int64_t(task.rows), threads}, Alone{row_piece<T>(task), log});
     return true;
   }
-  if (reach > 32 * Together::kKeep * kPack) return false;
   device::block_kernel<typename Together::Shared>(stream, {(int64_t(task.rows) + kRows - 1) / kRows, 32 * kRows},
                                                   Together{row_piece<T>(task), log});
   return true;
