@@ -11,7 +11,7 @@ ACCEPTED = [
     Accepted("Celu", DECLINED, "a slope of zero, by which it divides", says("alpha is 0")),
     Accepted("Resize", DECLINED, "cubic interpolation of integers", says("only of floating-point types")),
     Accepted(
-        "Conv ConvInteger QLinearConv FusedConv MaxPool AveragePool QLinearAveragePool LpPool MaxUnpool",
+        "Conv ConvInteger DeformConv QLinearConv FusedConv MaxPool AveragePool QLinearAveragePool LpPool MaxUnpool",
         DECLINED,
         "steps and pads that there are not",
         says("strides h", "dilations h", "pads h"),

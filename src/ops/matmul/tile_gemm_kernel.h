@@ -169,7 +169,7 @@ struct TileGemm {
     const int parts = 1 << p.parts_log2, rows = kRows >> p.parts_log2;
     const int first = (int(block.index()) & (parts - 1)) * rows;
     block.threads([&](int t, Shared& s) {
-      p.activation.template choose<T>([&](auto curve) {
+      p.activation.template choose_once<T>([&](auto curve) {
         NO_UNROLL for (int at = t; at < rows * (kColumns / kQuad); at += kThreads) {
           const int row = first + at / (kColumns / kQuad), column = at % (kColumns / kQuad) * kQuad;
           if (place.row + row >= p.rows || place.column + column >= p.columns) continue;

@@ -100,6 +100,19 @@ struct Activation {
     }
     f([](C x) { return x; });
   }
+  // The same where f is much code: on the virtual GPU there is one of it, which chooses for each value.
+  template <class T, bool kWhole = true, class F>
+  DEVICE_FN void choose_once(F f) const {
+#ifdef __CUDACC__
+    choose<T, kWhole>(f);
+#else
+    using C = Compute<T>;
+    f([this](C x) {
+      choose<T, kWhole>([&](auto curve) { x = curve(x); });
+      return x;
+    });
+#endif
+  }
 };
 
 // y[i] = activation(y[i]), of floats.

@@ -234,7 +234,7 @@ struct PicturePart {
     if (activation.kind == Activation::Kind::none)  // mostly, and near
       with([](float x) { return x; });
     else
-      activation.template choose<T>(with);
+      activation.template choose_once<T>(with);
   }
 
   // Stores what is made of the thread's packs of so many rows; one of the first row would go there.

@@ -228,7 +228,7 @@ struct GroupNormed {
         factor[j] *= of_groups[group].squares;
         added[j] -= of_groups[group].values * factor[j];
       }
-      activation.choose<T, false>([&](auto curve) {
+      activation.choose_once<T, false>([&](auto curve) {
         for (int pixel = row; pixel < piece.pixels; pixel += kAhead * cut.at_once) {
           Raw read[kAhead];
           const auto each = [&](auto f) {
