@@ -169,19 +169,17 @@ struct TileGemm {
     const int parts = 1 << p.parts_log2, rows = kRows >> p.parts_log2;
     const int first = (int(block.index()) & (parts - 1)) * rows;
     block.threads([&](int t, Shared& s) {
-      p.activation.template choose_once<T>([&](auto curve) {
-        NO_UNROLL for (int at = t; at < rows * (kColumns / kQuad); at += kThreads) {
-          const int row = first + at / (kColumns / kQuad), column = at % (kColumns / kQuad) * kQuad;
-          if (place.row + row >= p.rows || place.column + column >= p.columns) continue;
-          float sums[kQuad] = {};
-          NO_UNROLL for (int part = 0; part < parts; ++part) {
-            const float* const from = &cluster.shared(part).sums[0][0];
-            const auto more = *reinterpret_cast<const Pack<float, kQuad>*>(from + row * kPitch + column);
-            UNROLL for (int i = 0; i < kQuad; ++i) sums[i] += more.at[i];
-          }
-          p.store(place.row + row, place.column + column, sums, s.bias + column, curve);
+      NO_UNROLL for (int at = t; at < rows * (kColumns / kQuad); at += kThreads) {
+        const int row = first + at / (kColumns / kQuad), column = at % (kColumns / kQuad) * kQuad;
+        if (place.row + row >= p.rows || place.column + column >= p.columns) continue;
+        float sums[kQuad] = {};
+        NO_UNROLL for (int part = 0; part < parts; ++part) {
+          const float* const from = &cluster.shared(part).sums[0][0];
+          const auto more = *reinterpret_cast<const Pack<float, kQuad>*>(from + row * kPitch + column);
+          UNROLL for (int i = 0; i < kQuad; ++i) sums[i] += more.at[i];
         }
-      });
+        p.store(place.row + row, place.column + column, sums, s.bias + column);
+      }
     });
   }
 

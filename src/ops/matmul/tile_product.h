@@ -41,8 +41,7 @@ struct TileProduct {
   }
 
   // The activation is a curve of what c's type keeps.
-  template <class Curve>
-  DEVICE_FN void store(int row, int column, const float (&sums)[kQuad], const T* bias_there, Curve curve) const {
+  DEVICE_FN void store(int row, int column, const float (&sums)[kQuad], const T* bias_there) const {
     const int64_t at = row * ldc + column;
     float values[kQuad];
     UNROLL for (int i = 0; i < kQuad; ++i) values[i] = alpha * sums[i];
@@ -55,7 +54,8 @@ struct TileProduct {
       UNROLL for (int i = 0; i < kQuad; ++i) values[i] += float(more.at[i]);
     }
     Pack<T, kQuad> out;
-    UNROLL for (int i = 0; i < kQuad; ++i) out.at[i] = T(curve(float(T(values[i]))));
+    activation.template choose<T>(
+        [&](auto curve) { UNROLL for (int i = 0; i < kQuad; ++i) out.at[i] = T(curve(float(T(values[i])))); });
     device::store_aligned(c + at, out);
   }
 };
