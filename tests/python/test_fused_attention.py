@@ -396,6 +396,26 @@ def test_layers_share_a_mask(encore, make_model, tmp_path, dtype):
         agrees(session, wide, {"x": numbers((batch, rows, WIDTH), seed), "mask": mask}, dtype)
 
 
+@pytest.mark.parametrize("moves", [False, True])
+def test_the_same_shapes_again(encore, make_model, moves):
+    """Where heads are is known from the run before; what no view is gets moved each time."""
+
+    def build(dtype):
+        net = Network(dtype)
+        x = net.input("x", ["b", "s", 3 * WIDTH])
+        q, k, v = (net.node("Slice", [x, *map(net.ints, (i * WIDTH, (i + 1) * WIDTH, 2))]) for i in range(3))
+        if moves:
+            turned = net.node("Transpose", [q], perm=(0, 2, 1))
+            q = net.node("Reshape", [turned, net.ints(0, -1, WIDTH)])
+        return rows_of(net, attend(net, heads_of(net, q), heads_of(net, k, (0, 2, 3, 1)), heads_of(net, v)))
+
+    session = es.make_session(build("float16").model(make_model), auto_graph=0)
+    es.assert_all_on_encore(session)
+    wide = build("float32").model(make_model)
+    for seed, (batch, rows) in enumerate([(1, 6), (1, 6), (2, 5), (1, 6), (2, 5), (2, 5)]):
+        agrees(session, wide, {"x": numbers((batch, rows, 3 * WIDTH), seed)}, "float16")
+
+
 @es.needs_graphs
 def test_it_is_captured_and_replayed(encore, make_model):
     model, wide = (plain(dtype, ["b", 1, 1, "k"]).model(make_model) for dtype in ("float16", "float32"))
