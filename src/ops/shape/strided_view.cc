@@ -62,7 +62,7 @@ void StridedView::add(std::span<const Steps> axis) {
 void StridedView::put(size_t at, std::span<const Steps> axis) {
   StridedView made;
   for (size_t i = 0; i < ends_.size(); ++i) made.add(i == at ? axis : steps_of(i));
-  take_axes(std::move(made));
+  take_axes(made);
 }
 
 Shape StridedView::shape() const {
@@ -109,7 +109,7 @@ void StridedView::transpose(const Numbers& order) {
   marked(order, order.size());
   StridedView made;
   for (int64_t axis : order) made.add(steps_of(checked(axis)));
-  take_axes(std::move(made));
+  take_axes(made);
 }
 
 void StridedView::squeeze(const Numbers& axes) {
@@ -120,7 +120,7 @@ void StridedView::squeeze(const Numbers& axes) {
       fail(Code::invalid_input, "axis ", i, " of ", shape().str(), " is not 1 and cannot be squeezed");
     if (!drop[i]) made.add(steps_of(i));
   }
-  take_axes(std::move(made));
+  take_axes(made);
 }
 
 void StridedView::unsqueeze(const Numbers& axes) {
@@ -128,7 +128,7 @@ void StridedView::unsqueeze(const Numbers& axes) {
   size_t next = 0;
   for (const bool is_added : marked(axes, ends_.size() + axes.size()))
     made.add(is_added ? std::span<const Steps>() : steps_of(next++));
-  take_axes(std::move(made));
+  take_axes(made);
 }
 
 void StridedView::select(int64_t axis, int64_t index) {
@@ -202,7 +202,7 @@ bool StridedView::reshape(const Shape& to) {
     }
     made.add(axis);
   }
-  take_axes(std::move(made));
+  take_axes(made);
   return true;
 }
 

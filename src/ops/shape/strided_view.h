@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "ops/few.h"
@@ -59,7 +58,7 @@ class StridedView {
   size_t checked(int64_t axis) const { return size_t(checked_axis(axis, rank())); }
   void add(std::span<const Steps> axis);
   void put(size_t at, std::span<const Steps> axis);  // in the place of another one
-  void take_axes(StridedView other) { steps_ = std::move(other.steps_), ends_ = std::move(other.ends_); }
+  void take_axes(const StridedView& other) { steps_ = other.steps_, ends_ = other.ends_; }
   StridedView moved(const Runs& runs) const;
 
   Row steps_;
