@@ -1,6 +1,7 @@
 """Attention spelled out in products and a softmax, as exporters do, made one node."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import ANY
 
 import encore_session as es
@@ -412,8 +413,15 @@ def test_the_same_shapes_again(encore, make_model, moves):
     session = es.make_session(build("float16").model(make_model), auto_graph=0)
     es.assert_all_on_encore(session)
     wide = build("float32").model(make_model)
-    for seed, (batch, rows) in enumerate([(1, 6), (1, 6), (2, 5), (1, 6), (2, 5), (2, 5)]):
-        agrees(session, wide, {"x": numbers((batch, rows, 3 * WIDTH), seed)}, "float16")
+
+    def run(*shapes):
+        for seed, (batch, rows) in enumerate(shapes):
+            agrees(session, wide, {"x": numbers((batch, rows, 3 * WIDTH), seed)}, "float16")
+
+    run((1, 6), (1, 6), (2, 5), (1, 6), (2, 5), (2, 5))
+    with ThreadPoolExecutor(2) as threads:  # which know each other's shapes
+        for done in [threads.submit(run, *[shape] * 8) for shape in [(1, 6), (2, 5)]]:
+            done.result()
 
 
 @es.needs_graphs
