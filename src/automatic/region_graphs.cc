@@ -21,7 +21,6 @@ namespace {
 using ops::Tensor;
 
 constexpr size_t kMostKeys = 1024;
-constexpr size_t kUsualWords = 5;                             // of an input in a key: its rank and dimensions
 constexpr size_t kMostEvents = 8192, kMostEventsOfNode = 32;  // of scratch, in what is planned and captured
 constexpr const char* kHeldBack = "captures are held back (ep.cuda.captures=hold)";
 constexpr uint64_t kFirstPatience = 16;  // runs, until a capture is tried again; twice as many each time
@@ -58,22 +57,14 @@ void RegionGraphs::run(ops::Context& outer) {
     note({&RegionReport::in_captures, {}});
     return program_.run(outer);
   }
-  Run run{outer, store_.now()};
+  thread_local Border spare;  // memory of the run before
+  Run run{std::exchange(spare, {}), outer, store_.now()};
   std::shared_ptr<const Known> known;
   bool goes_by_steps = false, has_room = false;  // the latter for outputs and scratch ahead
   try {
-    Outlines inputs;
-    inputs.reserve(size_t(outer.input_count()));
-    for (int i = 0; i < outer.input_count(); ++i) inputs.push_back(outer.find_outline(i));
-    if (!growths_.empty() && store_.captures()) lengthen(run, inputs);
-    for (const Longer& longer : run.longer) inputs[size_t(longer.input)]->dims = longer.tensor.shape.dims();
-    run.key.reserve(kUsualWords * inputs.size());
-    run.at.reserve(inputs.size() + size_t(outer.output_count()));
-    for (const auto& input : inputs) {
-      run.key.push_back(input ? std::ssize(input->dims) : -1);
-      if (input) run.key.insert(run.key.end(), input->dims.begin(), input->dims.end());
-      run.at.push_back(input ? input->data : nullptr);
-    }
+    run.read_inputs();
+    if (!growths_.empty() && store_.captures()) lengthen(run);
+    run.make_key();
     {
       const std::lock_guard lock(mutex_);
       Shapes& shapes = find(run.key, run.now);
@@ -86,9 +77,9 @@ void RegionGraphs::run(ops::Context& outer) {
       goes_by_steps = !known;
     }
     has_room = known && store_.has_room(known->record.output_bytes + known->plan().bytes(), run.now);
-    for (int i = 0; has_room && store_.captures() && i < outer.output_count(); ++i)
-      run.at.push_back(known->is_made_ahead(size_t(i)) ? outer.output_address(i, *known->record.outputs[size_t(i)])
-                                                       : nullptr);
+    const size_t outputs = has_room && store_.captures() ? size_t(outer.output_count()) : 0;
+    for (size_t i = 0; i < outputs; ++i)
+      run.at.push_back(known->is_made_ahead(i) ? outer.output_address(int(i), *known->record.outputs[i]) : nullptr);
   } catch (const Error& error) {
     note({&RegionReport::refused, error.what()});
     return program_.run(outer);  // the node inside that wants it fails, and has its name in the error
@@ -97,12 +88,34 @@ void RegionGraphs::run(ops::Context& outer) {
   if (!known) return record(run);
   if (!has_room) return run_step_by_step(run, crowded(known->record.output_bytes + known->plan().bytes()));
   store_.captures() ? run_with(run, known) : run_as_planned(run, *known, {&RegionReport::refused, {}});
+  spare = std::move(static_cast<Border&>(run));
 }
 
-void RegionGraphs::lengthen(Run& run, const Outlines& inputs) {
+void RegionGraphs::Run::read_inputs() {
+  inputs.clear(), at.clear();
+  for (int i = 0, count = outer.input_count(); i < count; ++i) {
+    const auto& input = inputs.emplace_back(outer.find_outline(i));
+    at.push_back(input ? input->data : nullptr);
+  }
+}
+
+void RegionGraphs::Run::make_key() {
+  size_t words = 0;
+  for (const auto& input : inputs) words += 1 + (input ? input->dims.size() : 0);
+  key.resize(words);
+  int64_t* word = key.data();
+  for (const auto& input : inputs) {
+    *word++ = input ? std::ssize(input->dims) : -1;
+    if (!input) continue;
+    for (const int64_t dim : input->dims) *word++ = dim;
+  }
+}
+
+void RegionGraphs::lengthen(Run& run) {
   const std::lock_guard lock(mutex_);
   if (!refusal_.empty()) return;
-  for (Growth& growth : growths_) growth.lengthen(run.outer, inputs, run.longer);
+  for (Growth& growth : growths_) growth.lengthen(run.outer, run.inputs, run.longer);
+  for (const Longer& longer : run.longer) run.inputs[size_t(longer.input)]->dims = longer.tensor.shape.dims();
   counts_.grown += !run.longer.empty();
 }
 
@@ -232,10 +245,12 @@ void RegionGraphs::keep(const std::shared_ptr<Replay>& replay, const Run& run, c
 // With the fewest copies.
 std::shared_ptr<RegionGraphs::Replay> RegionGraphs::find_replay(Shapes& shapes, const Known& known, const Run& run) {
   const Addresses& at = run.at;
+  const device::StreamRef stream = run.outer.stream();
+  const device::FaultCell* const faults = run.outer.fault().cell;
   bool moved = false;
   std::shared_ptr<Replay> best;
   for (const auto& replay : shapes.replays) {
-    if (replay->stream != run.outer.stream() || replay->faults != run.outer.fault().cell) continue;
+    if (replay->stream != stream || replay->faults != faults) continue;
     if (replay->copies - replay->spare != std::ssize(run.longer)) continue;  // it copies otherwise
     bool fits = true;
     for (size_t i = 0; i < at.size() && fits; ++i)
@@ -244,7 +259,7 @@ std::shared_ptr<RegionGraphs::Replay> RegionGraphs::find_replay(Shapes& shapes, 
     moved |= !fits;
   }
   if (best) return best;
-  if (moved) shapes.places_on(run.outer.stream()).note_misfit(known.bytes);
+  if (moved) shapes.places_on(stream).note_misfit(known.bytes);
   return nullptr;
 }
 
@@ -422,6 +437,8 @@ void RegionGraphs::capture(const Run& run, const Known& known, Replay& replay) {
   for (size_t i = 0; i < replay.at.size(); ++i)
     if (replay.staged[i] || (i >= inputs && !known.is_made_ahead(i - inputs)))
       replay.at[i] = replay.workspace->at() + replay.layout.offsets[i];
+  for (size_t i = 0; i < replay.at.size(); ++i)
+    if (replay.staged[i] && known.bytes[i] > 0) replay.copied.push_back(i);
 
   const graph::capture_gate::Pass pass(std::try_to_lock);
   if (!pass) fail(Code::capture_failed, kHeldBack);
@@ -452,8 +469,8 @@ void RegionGraphs::capture(const Run& run, const Known& known, Replay& replay) {
 std::vector<device::Copy> RegionGraphs::copies(const Replay& replay, const Run& run, const Known& known, bool in) {
   const size_t inputs = known.bytes.size() - known.record.outputs.size();
   std::vector<device::Copy> copies;
-  for (size_t i = in ? 0 : inputs; i < (in ? inputs : run.at.size()); ++i) {
-    if (!replay.staged[i] || known.bytes[i] == 0) continue;
+  for (const size_t i : replay.copied) {
+    if ((i < inputs) != in) continue;
     void *const own = replay.at[i], *const at = run.at[i];
     const Longer* const longer = in ? run.find_longer(i) : nullptr;
     copies.push_back(longer ? longer->copy(at, own)

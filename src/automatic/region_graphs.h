@@ -89,6 +89,7 @@ class RegionGraphs {
     device::GraphExec exec = {};
     bool is_bare = false;  // it is launched, and nothing else is to be done
     size_t nodes = 0;
+    std::vector<size_t> copied = {};           // what is staged, and not empty
     int64_t copies = 0;                        // of what is staged
     int64_t spare = 0;                         // of these, without those that are longer than they were
     device::CapturedCopies in = {}, out = {};  // guarded by workspace->launching()
@@ -109,15 +110,21 @@ class RegionGraphs {
   struct Hash {
     size_t operator()(const Key& key) const;
   };
+  // What a run is found by. Its memory is the calling thread's next run's.
+  struct Border {
+    Outlines inputs;
+    Key key;
+    Addresses at;
+  };
   // A run, as it is known and captured.
-  struct Run {
+  struct Run : Border {
     ops::Context& outer;
     uint64_t now;
-    Key key = {};
-    Addresses at = {};
     std::vector<Longer> longer = {};
     double heat = 0;
 
+    void read_inputs();
+    void make_key();
     const Longer* find_longer(size_t input) const;
   };
   // Why it is not replayed.
@@ -140,7 +147,7 @@ class RegionGraphs {
   static Reason crowded(size_t bytes);
   size_t most_large() const { return most_large_bytes(counts_.nodes); }
   static bool is_replaced(const Replay& replay, const Replay& by, const Known& known);
-  void lengthen(Run& run, const Outlines& inputs);
+  void lengthen(Run& run);
   void note_nodes(const Run& run, size_t nodes);
   void keep(const std::shared_ptr<Replay>& replay, const Run& run, const Known& known);
   void run_with(const Run& run, const std::shared_ptr<const Known>& shared);

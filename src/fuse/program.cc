@@ -226,11 +226,7 @@ void Program::renumber() {
 class Program::Running {
  public:
   Running(const Program& program, ops::Context& outer)
-      : program_(program),
-        outer_(outer),
-        on_device_(program.made_),
-        on_host_(program.made_),
-        memory_(program.places_.size()) {
+      : program_(program), outer_(outer), on_device_(program.made_), memory_(program.places_.size()) {
     if (program.cleared_bytes_ == 0) return;
     cleared_ = static_cast<char*>(outer.scratch(program.cleared_bytes_));
     clears_ = device::clear_ahead(outer.stream(), cleared_, program.cleared_bytes_);
@@ -256,6 +252,7 @@ class Program::Running {
   // The memory may be that of the value `like`, if there is one.
   Tensor make(int value, Type type, const Shape& shape, Where where, int like) {
     const Place& place = program_.places_[size_t(value)];
+    if (where == Where::host && on_host_.empty()) on_host_.resize(program_.made_);
     auto& slot = (where == Where::host ? on_host_ : on_device_)[size_t(value)];
     if (slot && slot->shape == shape) return *slot;  // whoever asks again gets the same
     if (where == Where::host) {
@@ -311,10 +308,14 @@ class Program::Running {
     int users = 0;   // values that lie in what was taken for this one
   };
 
+  const Tensor* made_on_host(int value) const {
+    const auto* const slot = on_host_.empty() ? nullptr : &on_host_[size_t(value)];
+    return slot && *slot ? &**slot : nullptr;
+  }
   const Tensor* on_host(int value) {
     const Place& place = program_.places_[size_t(value)];
     if (place.host_constant) return &*place.host_constant;
-    if (const auto& slot = on_host_[size_t(value)]) return &*slot;
+    if (const Tensor* const made = made_on_host(value)) return made;
     if (place.host_input < 0) fail(Code::internal, "a value is read on the host and is not there");
     return outer_.find_input(place.host_input);
   }
@@ -323,10 +324,9 @@ class Program::Running {
     if (place.constant) return &*place.constant;
     auto& slot = on_device_[size_t(value)];
     if (slot) return &*slot;
-    const auto& made_on_host = on_host_[size_t(value)];
-    if (const Tensor* const made = made_on_host                               ? &*made_on_host
-                                   : place.input < 0 && place.host_input >= 0 ? on_host(value)
-                                                                              : nullptr) {
+    const Tensor* made = made_on_host(value);
+    if (!made && place.input < 0 && place.host_input >= 0) made = on_host(value);
+    if (made) {
       slot.emplace(made->type, Where::device, made->shape, take(value, ops::whole_words(made->bytes())));
       ops::store(outer_.stream(), *made, slot->data);
       return &*slot;
@@ -358,7 +358,7 @@ class Program::Running {
 
   const Program& program_;
   ops::Context& outer_;
-  std::vector<std::optional<Tensor>> on_device_, on_host_;  // by value
+  std::vector<std::optional<Tensor>> on_device_, on_host_;  // by value; the latter once there is one
   std::vector<Memory> memory_;
   std::vector<std::vector<char>> on_host_memory_;
   char* cleared_ = nullptr;

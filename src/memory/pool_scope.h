@@ -18,9 +18,10 @@ class PoolScope {
       : scope_({std::move(pool), std::move(retention)}) {}
   // The calling thread's; null outside of any scope.
   static std::shared_ptr<GraphPool> current();
+  static bool is_open() { return here.pool_scope; }  // for the calling thread
   // What is being enqueued reads or writes there.
   static void note(const void* address) {
-    if (here.pool_scope) retain(address);
+    if (is_open()) retain(address);
   }
 
  private:

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "device/error.h"
+#include "ops/few.h"
 
 namespace encore::ops {
 
@@ -41,7 +42,8 @@ int64_t Shape::count(int from, int to) const {
 bool Shape::operator==(const Shape& other) const { return std::ranges::equal(dims(), other.dims()); }
 
 Shape Shape::with(int axis, int64_t dim) const {
-  std::vector<int64_t> dims(this->dims().begin(), this->dims().end());
+  Few<int64_t> dims;
+  dims.append(this->dims());
   dims[size_t(axis)] = dim;
   return Shape(dims);
 }
@@ -67,13 +69,13 @@ Shape broadcast(const Shape& a, const Shape& b) {
   if (b.rank() == 0 || a == b) return a;
   if (a.rank() == 0) return b;
   const int rank = std::max(a.rank(), b.rank());
-  std::vector<int64_t> dims(static_cast<size_t>(rank));
+  Few<int64_t> dims;
   for (int i = 0; i < rank; ++i) {
     const int ia = i - (rank - a.rank()), ib = i - (rank - b.rank());
     const int64_t da = ia < 0 ? 1 : a[ia], db = ib < 0 ? 1 : b[ib];
     if (da != db && da != 1 && db != 1)
       fail(Code::invalid_input, "shapes ", a.str(), " and ", b.str(), " cannot be broadcast together");
-    dims[size_t(i)] = da == 1 ? db : da;
+    dims.push_back(da == 1 ? db : da);
   }
   return Shape(dims);
 }

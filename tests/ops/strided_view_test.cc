@@ -16,13 +16,12 @@ using Numbers = std::vector<int64_t>;
 // Where each element of a view is, in the view's order.
 Numbers places(const StridedView& view) {
   Numbers at{view.offset()};
-  for (const StridedView::Axis& axis : view.axes())
-    for (const auto& steps : axis) {
-      Numbers next;
-      for (int64_t place : at)
-        for (int64_t i = 0; i < steps.count; ++i) next.push_back(place + i * steps.stride);
-      at = std::move(next);
-    }
+  for (const StridedView::Steps& steps : view.steps()) {
+    Numbers next;
+    for (int64_t place : at)
+      for (int64_t i = 0; i < steps.count; ++i) next.push_back(place + i * steps.stride);
+    at = std::move(next);
+  }
   return at;
 }
 
@@ -260,9 +259,9 @@ TEST(StridedView, WhatLiesApartCanBeTakenApart) {
 TEST(StridedView, WhatIsDenseTakesAnyShape) {
   StridedView view(Shape{2, 3, 16});
   ASSERT_TRUE(view.reshape({3, 2, 2, 8}));
-  EXPECT_EQ(view.strides(), (std::vector<int64_t>{32, 16, 8, 1}));
+  EXPECT_THAT(*view.strides(), ElementsAre(32, 16, 8, 1));
   ASSERT_TRUE(view.reshape({96}));
-  EXPECT_EQ(view.strides(), (std::vector<int64_t>{1}));
+  EXPECT_THAT(*view.strides(), ElementsAre(1));
 }
 
 TEST(StridedView, OfNothing) {
@@ -270,6 +269,19 @@ TEST(StridedView, OfNothing) {
   EXPECT_TRUE(view.reshape({0, 7}));
   EXPECT_EQ(view.shape(), (Shape{0, 7}));
   EXPECT_ANY_THROW(view.select(0, 0));
+}
+
+TEST(StridedView, OfManyAxes) {
+  StridedView view(Shape(Numbers(20, 2)));
+  Numbers back(20);
+  std::iota(back.rbegin(), back.rend(), 0);
+  view.transpose(back);
+  EXPECT_EQ(view.shape().rank(), 20);
+  EXPECT_EQ((*view.strides())[3], 8);
+  view.transpose(back);
+  ASSERT_TRUE(view.reshape({1 << 5, 1 << 15}));
+  EXPECT_TRUE(view.is_dense());
+  EXPECT_THAT(*view.strides(), ElementsAre(1 << 15, 1));
 }
 
 TEST(StridedView, RefusesWhatIsNone) {

@@ -1,6 +1,7 @@
 """Attention spelled out in products and a softmax, as exporters do, made one node."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import ANY
 
 import encore_session as es
@@ -394,6 +395,33 @@ def test_layers_share_a_mask(encore, make_model, tmp_path, dtype):
         mask = np.where(numbers((batch, 1, rows, rows), seed) > 0.4, -np.inf, 0).astype(np.float32)
         mask[:, :, 1] = -np.inf
         agrees(session, wide, {"x": numbers((batch, rows, WIDTH), seed), "mask": mask}, dtype)
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_the_same_shapes_again(encore, make_model, moves):
+    """Where heads are is known from the run before; what no view is gets moved each time."""
+
+    def build(dtype):
+        net = Network(dtype)
+        x = net.input("x", ["b", "s", 3 * WIDTH])
+        q, k, v = (net.node("Slice", [x, *map(net.ints, (i * WIDTH, (i + 1) * WIDTH, 2))]) for i in range(3))
+        if moves:
+            turned = net.node("Transpose", [q], perm=(0, 2, 1))
+            q = net.node("Reshape", [turned, net.ints(0, -1, WIDTH)])
+        return rows_of(net, attend(net, heads_of(net, q), heads_of(net, k, (0, 2, 3, 1)), heads_of(net, v)))
+
+    session = es.make_session(build("float16").model(make_model), auto_graph=0)
+    es.assert_all_on_encore(session)
+    wide = build("float32").model(make_model)
+
+    def run(*shapes):
+        for seed, (batch, rows) in enumerate(shapes):
+            agrees(session, wide, {"x": numbers((batch, rows, 3 * WIDTH), seed)}, "float16")
+
+    run((1, 6), (1, 6), (2, 5), (1, 6), (2, 5), (2, 5))
+    with ThreadPoolExecutor(2) as threads:  # which know each other's shapes
+        for done in [threads.submit(run, *[shape] * 8) for shape in [(1, 6), (2, 5)]]:
+            done.result()
 
 
 @es.needs_graphs

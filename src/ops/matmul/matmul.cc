@@ -7,6 +7,7 @@
 #include "device/device.h"
 #include "device/gemv.h"
 #include "ops/elementwise/gate.h"
+#include "ops/few.h"
 #include "ops/matmul/normed_product.h"
 #include "ops/matmul/product.h"
 #include "ops/registry.h"
@@ -75,7 +76,8 @@ class MatMul : public NormableProduct {
     if (gemm.k != (gemm.transpose_b ? right.columns : right.rows))
       fail(Code::invalid_input, "inner dimensions differ: ", a.shape.str(), " and ", b.shape.str());
     const Shape batch = broadcast(left.matrices.batch, right.matrices.batch);
-    std::vector<int64_t> dims(batch.dims().begin(), batch.dims().end());
+    Few<int64_t> dims;
+    dims.append(batch.dims());
     if (!row) dims.push_back(gemm.m);
     gemm.ldc = part_.width(gemm.n);
     if (!column) dims.push_back(gated_ ? gemm.n / 2 : gemm.ldc);

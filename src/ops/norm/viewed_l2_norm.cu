@@ -99,10 +99,11 @@ class ViewedL2Norm : public Op {
     }
     const Shape shape = seen.view.shape();
     const int rank = shape.rank();
-    require(rank > 0 && rank <= kMostAxes, "heads ", shape.str(), " must have one to ", kMostAxes, " dimensions");
-    require(!factors || (factors->type == x.type && factors->shape.rank() <= rank && factors->shape.rank() > 0 &&
-                         factors->shape.back() == 1 && broadcast(factors->shape, shape) == shape),
-            "heads ", shape.str(), " are not multiplied by ", factors ? factors->shape.str() : "");
+    if (rank == 0 || rank > kMostAxes)
+      fail(Code::invalid_input, "heads ", shape.str(), " must have one to ", kMostAxes, " dimensions");
+    if (factors && (factors->type != x.type || factors->shape.rank() > rank || factors->shape.rank() == 0 ||
+                    factors->shape.back() != 1 || broadcast(factors->shape, shape) != shape))
+      fail(Code::invalid_input, "heads ", shape.str(), " are not multiplied by ", factors->shape.str());
     const Tensor y = context.output(0, shape);
     if (y.count() == 0) return;
     const bool is_read = overlap(x, y) || (factors && overlap(*factors, y));
@@ -115,7 +116,7 @@ class ViewedL2Norm : public Op {
 
  private:
   template <class T>
-  void launch(Context& context, const T* x, const std::vector<int64_t>& strides, const Tensor* factors,
+  void launch(Context& context, const T* x, const StridedView::Numbers& strides, const Tensor* factors,
               const Shape& shape, T* y) const {
     constexpr int kWide = device::pack_size<T>(), kThreads = 128;
     const int64_t width = shape.back(), heads = shape.count() / width;

@@ -27,7 +27,7 @@ struct Walk {
   int rank = 0;
 
   // Of packs of so many elements, of which the tensor has `count`.
-  Walk(const StridedView::Axis& steps, int64_t pack, int64_t count) {
+  Walk(const StridedView::Row& steps, int64_t pack, int64_t count) {
     for (size_t i = steps.size(); i-- > 0;) {
       const bool is_last = rank == 0;
       counts[rank] = divider_of<Int>(is_last ? steps[i].count / pack : steps[i].count, count);
@@ -76,13 +76,13 @@ struct CopyRolled {
 };
 
 // The place of the last element, counted from the first or, where strides are negative, to it.
-int64_t reach_of(const StridedView::Axis& steps) {
+int64_t reach_of(const StridedView::Row& steps) {
   int64_t reach = 0;
   for (const auto& [count, stride] : steps) reach += (count - 1) * std::abs(stride);
   return reach;
 }
 
-bool keeps_packs(const StridedView::Axis& steps, int64_t pack) {
+bool keeps_packs(const StridedView::Row& steps, int64_t pack) {
   if (steps.empty() || steps.back().count % pack != 0) return false;
   for (size_t i = 0; i + 1 < steps.size(); ++i)
     if (steps[i].stride % pack != 0) return false;
@@ -92,14 +92,14 @@ bool keeps_packs(const StridedView::Axis& steps, int64_t pack) {
 }  // namespace
 
 bool suits_rolled_copy(const StridedView& view) {
-  const StridedView::Axis steps = view.in_a_row();
+  const StridedView::Row steps = view.in_a_row();
   return steps.size() <= kMostSteps && (steps.empty() || steps.back().stride == 1);
 }
 
 void copy_rolled(device::StreamRef stream, const void* in, const StridedView& from, const std::vector<Roll>& rolls,
                  const StridedView& order, void* out, size_t bytes) {
   const Shape shape = from.shape();
-  const StridedView::Axis read = from.in_a_row(), taken = order.in_a_row();
+  const StridedView::Row read = from.in_a_row(), taken = order.in_a_row();
   require(rolls.size() <= kMostRolledAxes && read.size() <= kMostSteps && taken.size() <= kMostSteps, shape.str(),
           " cannot be rolled in one copy");
   if (order.shape().count() == 0) return;

@@ -1,33 +1,37 @@
 #include "ops/shape/strided_view.h"
 
 #include <algorithm>
+#include <array>
 #include <functional>
+#include <numeric>
+#include <ranges>
 
 #include "device/error.h"
 
 namespace encore::ops {
 namespace {
 
-int64_t count_of(const StridedView::Axis& axis) {
+using Steps = StridedView::Steps;
+
+int64_t count_of(std::span<const Steps> axis) {
   int64_t count = 1;
-  for (const auto& steps : axis) count *= steps.count;
+  for (const Steps& steps : axis) count *= steps.count;
   return count;
 }
 
 // Steps that go on where the ones inside of them end are one.
-StridedView::Axis joined(const std::vector<StridedView::Axis>& axes) {
-  StridedView::Axis made;
-  for (const StridedView::Axis& axis : axes)
-    for (const auto& steps : axis)
-      if (!made.empty() && made.back().stride == steps.count * steps.stride)
-        made.back() = {made.back().count * steps.count, steps.stride};
-      else if (steps.count != 1)
-        made.push_back(steps);
+StridedView::Row joined(std::span<const Steps> all) {
+  StridedView::Row made;
+  for (const Steps& steps : all)
+    if (!made.empty() && made.back().stride == steps.count * steps.stride)
+      made.back() = {made.back().count * steps.count, steps.stride};
+    else if (steps.count != 1)
+      made.push_back(steps);
   return made;
 }
 
-std::vector<bool> marked(const std::vector<int64_t>& axes, size_t rank) {
-  std::vector<bool> marks(rank);
+Few<char> marked(const StridedView::Numbers& axes, size_t rank) {
+  Few<char> marks(rank);
   for (int64_t given : axes) {
     const auto axis = size_t(checked_axis(given, int(rank)));
     require(!marks[axis], "axis ", given, " is there twice");
@@ -39,131 +43,151 @@ std::vector<bool> marked(const std::vector<int64_t>& axes, size_t rank) {
 }  // namespace
 
 StridedView::StridedView(const Shape& shape) {
-  const std::vector<int64_t> strides = strides_of(shape);
-  for (int i = 0; i < shape.rank(); ++i) axes_.push_back({{shape[i], strides[size_t(i)]}});
+  for (int64_t dim : shape.dims()) add(std::array{Steps{dim, 0}});
+  if (shape.count() == 0) return;  // other dimensions' product may not fit
+  int64_t stride = 1;
+  for (Steps& steps : std::views::reverse(steps_)) steps.stride = stride, stride *= steps.count;
+}
+
+std::span<const Steps> StridedView::steps_of(size_t axis) const {
+  const size_t begin = axis == 0 ? 0 : ends_[axis - 1];
+  return std::span(steps_).subspan(begin, ends_[axis] - begin);
+}
+
+void StridedView::add(std::span<const Steps> axis) {
+  steps_.append(axis);
+  ends_.push_back(steps_.size());
+}
+
+void StridedView::put(size_t at, std::span<const Steps> axis) {
+  StridedView made;
+  for (size_t i = 0; i < ends_.size(); ++i) made.add(i == at ? axis : steps_of(i));
+  take_axes(made);
 }
 
 Shape StridedView::shape() const {
-  std::vector<int64_t> dims;
-  for (const Axis& axis : axes_) dims.push_back(count_of(axis));
+  Numbers dims;
+  for (size_t i = 0; i < ends_.size(); ++i) dims.push_back(count_of(steps_of(i)));
   return Shape(dims);
 }
 
-std::optional<std::vector<int64_t>> StridedView::strides() const {
-  std::vector<int64_t> strides(axes_.size());
+std::optional<StridedView::Numbers> StridedView::strides() const {
+  Numbers strides(ends_.size());
   int64_t extent = 1;
-  for (size_t i = axes_.size(); i-- > 0;) {
+  for (size_t i = ends_.size(); i-- > 0;) {
     std::optional<int64_t> next;  // the stride at which an axis goes on
     strides[i] = extent;
-    for (auto steps = axes_[i].rbegin(); steps != axes_[i].rend(); ++steps) {
-      if (steps->count == 1) continue;
+    for (const Steps& steps : std::views::reverse(steps_of(i))) {
+      if (steps.count == 1) continue;
       if (!next)
-        strides[i] = steps->stride;
-      else if (steps->stride != *next)
+        strides[i] = steps.stride;
+      else if (steps.stride != *next)
         return std::nullopt;
-      next = steps->stride * steps->count;
+      next = steps.stride * steps.count;
     }
-    extent = strides[i] * count_of(axes_[i]);
+    extent = strides[i] * count_of(steps_of(i));
   }
   return strides;
 }
 
-StridedView::Axis StridedView::in_a_row() const { return joined(axes_); }
+StridedView::Row StridedView::in_a_row() const { return joined(steps_); }
 
 bool StridedView::is_dense() const {
   if (offset_ != 0) return false;
   int64_t extent = 1;
-  for (auto axis = axes_.rbegin(); axis != axes_.rend(); ++axis)
-    for (auto steps = axis->rbegin(); steps != axis->rend(); ++steps) {
-      if (steps->count == 1) continue;
-      if (steps->count > 1 && steps->stride != extent) return false;
-      extent *= steps->count;
-    }
+  for (const Steps& steps : std::views::reverse(steps_)) {
+    if (steps.count == 1) continue;
+    if (steps.count > 1 && steps.stride != extent) return false;
+    extent *= steps.count;
+  }
   return true;
 }
 
-void StridedView::transpose(const std::vector<int64_t>& order) {
-  if (order.size() != axes_.size())
+void StridedView::transpose(const Numbers& order) {
+  if (order.size() != ends_.size())
     fail(Code::invalid_input, shape().str(), " cannot be transposed by ", order.size(), " axes");
-  marked(order, axes_.size());
-  std::vector<Axis> made;
-  for (int64_t axis : order) made.push_back(axes_[size_t(checked_axis(axis, int(order.size())))]);
-  axes_ = std::move(made);
+  marked(order, order.size());
+  StridedView made;
+  for (int64_t axis : order) made.add(steps_of(checked(axis)));
+  take_axes(made);
 }
 
-void StridedView::squeeze(const std::vector<int64_t>& axes) {
-  const std::vector<bool> drop = marked(axes, axes_.size());
-  std::vector<Axis> made;
-  for (size_t i = 0; i < axes_.size(); ++i) {
-    if (drop[i] && count_of(axes_[i]) != 1)
+void StridedView::squeeze(const Numbers& axes) {
+  const Few<char> drop = marked(axes, ends_.size());
+  StridedView made;
+  for (size_t i = 0; i < ends_.size(); ++i) {
+    if (drop[i] && count_of(steps_of(i)) != 1)
       fail(Code::invalid_input, "axis ", i, " of ", shape().str(), " is not 1 and cannot be squeezed");
-    if (!drop[i]) made.push_back(axes_[i]);
+    if (!drop[i]) made.add(steps_of(i));
   }
-  axes_ = std::move(made);
+  take_axes(made);
 }
 
-void StridedView::unsqueeze(const std::vector<int64_t>& axes) {
-  const std::vector<bool> added = marked(axes, axes_.size() + axes.size());
-  for (size_t i = 0; i < added.size(); ++i)
-    if (added[i]) axes_.insert(axes_.begin() + ptrdiff_t(i), Axis());
+void StridedView::unsqueeze(const Numbers& axes) {
+  StridedView made;
+  size_t next = 0;
+  for (const bool is_added : marked(axes, ends_.size() + axes.size()))
+    made.add(is_added ? std::span<const Steps>() : steps_of(next++));
+  take_axes(made);
 }
 
 void StridedView::select(int64_t axis, int64_t index) {
-  const auto at = size_t(checked_axis(axis, int(axes_.size())));
-  const int64_t count = count_of(axes_[at]);
+  const size_t at = checked(axis);
+  const int64_t count = count_of(steps_of(at));
   require(index >= -count && index < count, "index ", index, " is outside [", -count, ", ", count, ")");
   int64_t rest = index < 0 ? index + count : index;
-  for (auto steps = axes_[at].rbegin(); steps != axes_[at].rend(); ++steps) {
-    offset_ += rest % steps->count * steps->stride;
-    rest /= steps->count;
+  for (const Steps& steps : std::views::reverse(steps_of(at))) {
+    offset_ += rest % steps.count * steps.stride;
+    rest /= steps.count;
   }
-  axes_.erase(axes_.begin() + ptrdiff_t(at));
+  put(at, {});
+  squeeze({int64_t(at)});
 }
 
 void StridedView::repeat(int64_t axis, int64_t count) {
-  const auto at = size_t(checked_axis(axis, int(axes_.size())));
-  if (count_of(axes_[at]) != 1)
+  const size_t at = checked(axis);
+  if (count_of(steps_of(at)) != 1)
     fail(Code::invalid_input, "axis ", axis, " of ", shape().str(), " is not 1 and cannot be repeated");
-  axes_[at] = {{count, 0}};
+  put(at, std::array{Steps{count, 0}});
 }
 
 int64_t StridedView::drop_repeats(int64_t axis) {
-  Axis& of = axes_[size_t(checked_axis(axis, int(axes_.size())))];
+  const size_t at = checked(axis);
+  std::span<const Steps> left = steps_of(at);
   int64_t count = 1;
-  while (!of.empty() && (of.back().count == 1 || of.back().stride == 0)) {
-    count *= of.back().count;
-    of.pop_back();
-  }
+  for (; !left.empty() && (left.back().count == 1 || left.back().stride == 0); left = left.first(left.size() - 1))
+    count *= left.back().count;
+  put(at, left);
   return count;
 }
 
 bool StridedView::slice(int64_t axis, int64_t begin, int64_t count, int64_t size) {
-  const auto at = size_t(checked_axis(axis, int(axes_.size())));
-  if (count_of(axes_[at]) != size)
+  const size_t at = checked(axis);
+  if (count_of(steps_of(at)) != size)
     fail(Code::invalid_input, "axis ", axis, " of ", shape().str(), " is not ", size, ", as the model says");
   require(begin >= 0 && count >= 0 && begin <= size - count, count, " from ", begin, " on are more than the ", size,
           " of axis ", axis);
   if (count == size) return true;
-  const StridedView::Axis steps = joined({axes_[at]});
+  const Row steps = joined(steps_of(at));
   if (steps.size() > 1) return false;
   const int64_t stride = steps.empty() ? 0 : steps.front().stride;
   offset_ += count ? begin * stride : 0;
-  axes_[at] = {{count, stride}};
+  put(at, std::array{Steps{count, stride}});
   return true;
 }
 
 // All steps in a row are handed out to the new dimensions; some are cut in two.
 bool StridedView::reshape(const Shape& to) {
-  if (to.count() != shape().count()) fail(Code::invalid_input, shape().str(), " cannot be reshaped to ", to.str());
+  if (to.count() != count_of(steps_)) fail(Code::invalid_input, shape().str(), " cannot be reshaped to ", to.str());
   if (to.count() == 0) {
-    axes_ = StridedView(to).axes_;
+    take_axes(StridedView(to));
     return true;
   }
-  Axis left = in_a_row();
+  Row left = in_a_row();
   auto next = left.begin();
-  std::vector<Axis> made;
+  StridedView made;
   for (int64_t wanted : to.dims()) {
-    Axis& axis = made.emplace_back();
+    Row axis;
     while (wanted > 1) {
       if (wanted % next->count == 0) {
         axis.push_back(*next);
@@ -176,45 +200,40 @@ bool StridedView::reshape(const Shape& to) {
         return false;
       }
     }
+    made.add(axis);
   }
-  axes_ = std::move(made);
+  take_axes(made);
   return true;
 }
 
 StridedView StridedView::moved(const Runs& runs) const {
   StridedView made = *this;
   made.offset_ = 0;
-  std::vector<Steps*> all;
-  for (Axis& axis : made.axes_)
-    for (Steps& steps : axis) all.push_back(&steps);
   int64_t extent = 1;
   for (auto run = runs.rbegin(); run != runs.rend(); ++run)
     for (auto at = run->rbegin(); at != run->rend(); ++at) {
-      all[*at]->stride = extent;
-      extent *= all[*at]->count;
+      made.steps_[*at].stride = extent;
+      extent *= steps_[*at].count;
     }
   return made;
 }
 
 StridedView StridedView::in_order() const {
-  Runs runs(1);
-  for (const Axis& axis : axes_)
-    for (size_t i = 0; i < axis.size(); ++i) runs[0].push_back(runs[0].size());
+  Runs runs(1, std::vector<size_t>(steps_.size()));
+  std::iota(runs[0].begin(), runs[0].end(), size_t(0));
   return moved(runs);
 }
 
 // Steps become one run where reshape() would fail.
 StridedView StridedView::as_they_lie(const Shape& to) const {
   if (to.count() == 0) return in_order();
-  Axis all;
-  for (const Axis& axis : axes_) all.insert(all.end(), axis.begin(), axis.end());
   Runs runs;
   size_t next = 0;
   int64_t left = 1;  // of the last run's elements
   const auto add = [&](bool to_last) {
     if (!to_last) runs.emplace_back();
     runs.back().push_back(next);
-    left *= all[next++].count;
+    left *= steps_[next++].count;
   };
   for (int64_t wanted : to.dims())
     while (wanted > 1) {
@@ -227,13 +246,15 @@ StridedView StridedView::as_they_lie(const Shape& to) const {
       else
         add(true);
     }
-  while (next < all.size()) add(false);
-  const auto nearest = [&](const std::vector<size_t>& run) { return all[run.back()].stride; };
+  while (next < steps_.size()) add(false);
+  const auto nearest = [&](const std::vector<size_t>& run) { return steps_[run.back()].stride; };
   std::ranges::stable_sort(runs, std::greater<>(), nearest);
   return moved(runs);
 }
 
-Shape reshaped(const Shape& in, std::vector<int64_t> dims, bool allow_zero) {
+Shape reshaped(const Shape& in, std::span<const int64_t> wanted, bool allow_zero) {
+  Few<int64_t> dims;
+  dims.append(wanted);
   int64_t known = 1;
   int unknown = -1;
   for (size_t i = 0; i < dims.size(); ++i) {

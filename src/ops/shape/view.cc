@@ -35,8 +35,8 @@ class Reshape : public Op {
       : allow_zero_(node.get_int("allowzero", 0) == 1), shape_(node.find_ints("shape")) {}
   void run(Context& context) const override {
     const Tensor& in = context.input(0);
-    std::vector<int64_t> dims = shape_ ? *shape_ : host_vector(context.input(1), "shape");
-    same_elements(context, in, reshaped(in.shape, std::move(dims), allow_zero_));
+    const std::vector<int64_t> given = shape_ ? std::vector<int64_t>() : host_vector(context.input(1), "shape");
+    same_elements(context, in, reshaped(in.shape, shape_ ? *shape_ : given, allow_zero_));
   }
 
  private:

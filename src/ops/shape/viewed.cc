@@ -22,11 +22,10 @@ void copy_to(device::StreamRef stream, const ViewedTensor& seen, size_t bytes, v
     int64_t count, from, to;
   };
   std::vector<Move> moves;
-  for (size_t i = 0; i < place.axes().size(); ++i)
-    for (size_t j = 0; j < place.axes()[i].size(); ++j) {
-      const auto &from = seen.view.axes()[i][j], &into = place.axes()[i][j];
-      moves.push_back({from.count, from.stride, into.stride});
-    }
+  for (size_t i = 0; i < place.steps().size(); ++i) {
+    const auto &from = seen.view.steps()[i], &into = place.steps()[i];
+    moves.push_back({from.count, from.stride, into.stride});
+  }
   std::ranges::stable_sort(moves, std::greater<>(), &Move::to);
   StridedCopy copy;
   for (const Move& move : moves) copy.add(move.count, move.from, move.to);

@@ -24,11 +24,14 @@ class OrtError : public std::runtime_error {
 };
 
 // Throws what the status says, and releases it.
-inline void check(OrtStatus* status) {
-  if (status == nullptr) return;
+[[noreturn]] inline void raise(OrtStatus* status) {
   const OrtError error(ort().api->GetErrorCode(status), ort().api->GetErrorMessage(status));
   ort().api->ReleaseStatus(status);
   throw error;
+}
+inline void check(OrtStatus* status) {
+  if (status) [[unlikely]]
+    raise(status);
 }
 
 // Never EP_FAIL: onnxruntime's Python answers that with a silent rerun on the CPU.

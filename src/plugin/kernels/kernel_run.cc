@@ -5,7 +5,6 @@
 
 #include "device/device.h"
 #include "device/memory.h"
-#include "memory/pool_scope.h"
 #include "plugin/host/memory_kind.h"
 #include "plugin/session/allocator.h"
 
@@ -30,14 +29,13 @@ void NodeValue::check(const Tensor& tensor, const char* what, int i) const {
          tensor.data,
          ", is none of the device's; bind what is on the host as 'cpu', or copy it first "
          "(OrtValue.ortvalue_from_numpy(x, 'cuda'))");
-  seen.store(tensor.data, std::memory_order_relaxed);
+  seen_like(tensor.data).store(tensor.data, std::memory_order_relaxed);
 }
 
-Node::Node(Ep& ep, const NodeInfoBase& info, std::vector<bool> constants)
+Node::Node(Ep& ep, const NodeInfoBase& info, const std::vector<bool>& constants)
     : NamedNode(ep, info),
       input_count(info.input_count()),
       output_count(info.output_count()),
-      constant_inputs(std::move(constants)),
       inputs(size_t(input_count)),
       outputs(size_t(output_count)) {
   host_inputs.resize(size_t(input_count));
@@ -45,7 +43,8 @@ Node::Node(Ep& ep, const NodeInfoBase& info, std::vector<bool> constants)
   for (int i = 0; i < input_count; ++i) {
     NodeValue& value = inputs[size_t(i)];
     value.name = info.input_value(i);
-    value.may_be_bound = !constant_inputs[size_t(i)] && (knows_addresses() || ep.signature().has_input(value.name));
+    value.is_constant = constants[size_t(i)];
+    value.may_be_bound = !value.is_constant && (knows_addresses() || ep.signature().has_input(value.name));
   }
   for (int i = 0; i < output_count; ++i) {
     NodeValue& value = outputs[size_t(i)];
@@ -84,10 +83,11 @@ Tensor Node::output(const OrtValue* value, int i) const {
   return tensor;
 }
 
-KernelRun::KernelRun(const Node& node, OrtKernelContext* context) : node_(node), context_(context) {
+KernelRun::KernelRun(const Node& node, OrtKernelContext* context) : node_(node), api_(*ort().api), context_(context) {
   void* handle = nullptr;
-  check(ort().api->KernelContext_GetGPUComputeStream(context, &handle));
+  check(api_.KernelContext_GetGPUComputeStream(context, &handle));
   stream_ = node.ep.compute_stream(handle, context);
+  is_captured_ = memory::PoolScope::is_open();
   profiled_.begin(node, stream_);
 }
 
@@ -97,21 +97,16 @@ KernelRun::~KernelRun() {
   for (void* block : more_scratch_) node_.ep.arena().free(block);
 }
 
-const OrtValue* KernelRun::find_value(int i) const {
-  const OrtValue* value = nullptr;
-  if (i >= 0 && i < node_.input_count) check(ort().api->KernelContext_GetInput(context_, size_t(i), &value));
-  return value;
-}
-
 const Tensor* KernelRun::find_input(int i) {
   if (i < 0 || i >= node_.input_count) return nullptr;
-  if (node_.input_count > int(few_.size())) many_.resize(size_t(node_.input_count));
-  std::optional<Tensor>& slot = many_.empty() ? few_[size_t(i)] : many_[size_t(i)];
+  const size_t few = few_.size(), at = size_t(i);
+  if (at >= few && many_.empty()) many_.resize(size_t(node_.input_count) - few);
+  std::optional<Tensor>& slot = at < few ? few_[at] : many_[at - few];
   if (!slot) {
     const OrtValue* const value = find_value(i);
     if (!value) return nullptr;
     slot = node_.input(value, i);
-    if (!node_.constant_inputs[size_t(i)]) memory::PoolScope::note(slot->data);
+    if (!node_.inputs[size_t(i)].is_constant) note(slot->data);
   }
   return &*slot;
 }
@@ -119,15 +114,16 @@ const Tensor* KernelRun::find_input(int i) {
 std::optional<ops::Context::Outline> KernelRun::find_outline(int i) {
   const OrtValue* const value = find_value(i);
   if (!value) return std::nullopt;
+  const NodeValue& known = node_.inputs[size_t(i)];
   const TensorView view = node_.view_of_input(value, i);
-  if (!node_.inputs[size_t(i)].was_at(view.data)) return Context::find_outline(i);
-  if (!node_.constant_inputs[size_t(i)]) memory::PoolScope::note(view.data);
+  if (!known.was_at(view.data)) return Context::find_outline(i);
+  if (!known.is_constant) note(view.data);
   return Outline{view.data, view.dims};
 }
 
 OrtValue* KernelRun::make(int i, const ops::Shape& shape) const {
   OrtValue* value = nullptr;
-  check(ort().api->KernelContext_GetOutput(context_, size_t(i), shape.dims().data(), shape.dims().size(), &value));
+  check(api_.KernelContext_GetOutput(context_, size_t(i), shape.dims().data(), shape.dims().size(), &value));
   return value;
 }
 
@@ -135,9 +131,9 @@ void* KernelRun::output_address(int i, const ops::Shape& shape) {
   OrtValue* const value = make(i, shape);
   if (!value) return nullptr;
   void* address = nullptr;
-  check(ort().api->GetTensorMutableData(value, &address));
+  check(api_.GetTensorMutableData(value, &address));
   if (!node_.outputs[size_t(i)].was_at(address)) address = node_.output(value, i).data;
-  memory::PoolScope::note(address);
+  note(address);
   return address;
 }
 
@@ -145,7 +141,7 @@ Tensor KernelRun::output(int i, const ops::Shape& shape) {
   OrtValue* const value = make(i, shape);
   if (!value) return {ops::Type::undefined, Where::device, shape, nullptr};
   const Tensor made = node_.output(value, i);
-  memory::PoolScope::note(made.data);
+  note(made.data);
   return made;
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "memory/pool_scope.h"
 #include "ops/op.h"
 #include "plugin/kernels/profiled_node.h"
 #include "plugin/kernels/run_as.h"
@@ -18,10 +19,17 @@ namespace encore::plugin {
 // A value that a node reads or makes.
 struct NodeValue {
   std::string name;
-  bool may_be_bound = false;                        // the application may have said where it is
-  mutable std::atomic<const void*> seen = nullptr;  // an address that was found to be on the right side
+  bool is_constant = false;
+  bool may_be_bound = false;  // the application may have said where it is
+  // Addresses that were found to be on the right side.
+  mutable std::array<std::atomic<const void*>, 4> seen = {};
 
-  bool was_at(const void* address) const { return address && address == seen.load(std::memory_order_relaxed); }
+  std::atomic<const void*>& seen_like(const void* address) const {
+    return seen[uintptr_t(address) / 256 % seen.size()];
+  }
+  bool was_at(const void* address) const {
+    return address && address == seen_like(address).load(std::memory_order_relaxed);
+  }
   // Refuses a tensor that has no memory, and an address of the host that was bound as the device's.
   void check(const ops::Tensor& tensor, const char* what, int i) const;
 };
@@ -29,10 +37,10 @@ struct NodeValue {
 // What all kinds of kernels know of their node.
 struct Node : NamedNode {
   int input_count, output_count, fault_number = 0;
-  std::vector<bool> host_inputs, host_outputs, constant_inputs, wants_output;
+  std::vector<bool> host_inputs, host_outputs, wants_output;
   std::vector<NodeValue> inputs, outputs;
 
-  Node(Ep& ep, const NodeInfoBase& info, std::vector<bool> constants);
+  Node(Ep& ep, const NodeInfoBase& info, const std::vector<bool>& constants);
 
   // Views. onnxruntime's plan is not trusted, and what was bound neither: on the wrong side a tensor's address means
   // nothing, and where memory could not be had there is none. Where a tensor was before it is not looked at again.
@@ -64,14 +72,23 @@ class KernelRun final : public ops::Context {
   void read_back(void* host, const void* device, size_t bytes) override;
 
  private:
-  const OrtValue* find_value(int i) const;
+  const OrtValue* find_value(int i) const {
+    const OrtValue* value = nullptr;
+    if (i >= 0 && i < node_.input_count) check(api_.KernelContext_GetInput(context_, size_t(i), &value));
+    return value;
+  }
   OrtValue* make(int i, const ops::Shape& shape) const;
+  void note(const void* address) const {
+    if (is_captured_) memory::PoolScope::note(address);
+  }
 
   const Node& node_;
+  const OrtApi& api_;
   OrtKernelContext* context_;
   ops::StreamRef stream_;
-  std::array<std::optional<ops::Tensor>, 6> few_;
-  std::vector<std::optional<ops::Tensor>> many_;
+  bool is_captured_ = false;
+  std::array<std::optional<ops::Tensor>, 6> few_;  // the first inputs
+  std::vector<std::optional<ops::Tensor>> many_;   // the others, once one of them is asked for
   std::array<void*, 4> scratch_{};
   std::vector<void*> more_scratch_;
   ProfiledNode profiled_;

@@ -36,16 +36,6 @@ void NodeInfoBase::name_if_unnamed() {
 }
 bool NodeInfoBase::kernel_has_strings() const { return ort().version >= 25; }
 
-TensorView view_of(const OrtValue* value) {
-  ONNXTensorElementDataType type;
-  const int64_t* dims;
-  size_t rank;
-  const void* data;
-  check(ort().api->GetTensorElementTypeAndShapeDataReference(value, &type, &dims, &rank));
-  check(ort().api->GetTensorData(value, &data));
-  return {type, std::span(dims, rank), const_cast<void*>(data)};
-}
-
 Tensor tensor_of(const OrtValue* value, Where where) {
   const TensorView view = view_of(value);
   return {type_of(view.type), where, ops::Shape(view.dims), view.data};

@@ -10,6 +10,7 @@
 
 #include "ops/op.h"
 #include "plugin/host/api_version.h"
+#include "plugin/host/fence.h"
 
 namespace encore::plugin {
 
@@ -19,7 +20,16 @@ struct TensorView {
   std::span<const int64_t> dims;
   void* data;
 };
-TensorView view_of(const OrtValue* value);
+inline TensorView view_of(const OrtValue* value) {
+  const OrtApi& api = *ort().api;
+  ONNXTensorElementDataType type;
+  const int64_t* dims;
+  size_t rank;
+  const void* data;
+  check(api.GetTensorElementTypeAndShapeDataReference(value, &type, &dims, &rank));
+  check(api.GetTensorData(value, &data));
+  return {type, std::span(dims, rank), const_cast<void*>(data)};
+}
 ops::Tensor tensor_of(const OrtValue* value, ops::Where where);
 // onnxruntime numbers the newest types otherwise than ONNX. Undefined: a type that Encore does not know.
 ops::Type type_of(ONNXTensorElementDataType type);

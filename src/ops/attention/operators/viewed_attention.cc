@@ -6,6 +6,7 @@
 
 #include "ops/attention/dense/attend_products.h"
 #include "ops/attention/dense/attend_tf32.h"
+#include "ops/latest.h"
 #include "ops/registry.h"
 #include "ops/shape/movement.h"
 #include "ops/shape/strided_view.h"
@@ -17,9 +18,9 @@ constexpr int kRank = 4;  // batch, head, row, size
 
 ViewedTensor heads_of(Context& context, const Tensor& tensor, const std::vector<ViewStep>& steps, const char* what) {
   ViewedTensor seen = viewed(context, tensor, steps);
-  if (seen.view.axes().size() == kRank - 1) seen.view.unsqueeze({0});
-  require(seen.view.axes().size() == kRank, what, " have shape ", seen.view.shape().str(), "; it must have ", kRank,
-          " dimensions");
+  if (seen.view.rank() == kRank - 1) seen.view.unsqueeze({0});
+  if (seen.view.rank() != kRank)
+    fail(Code::invalid_input, what, " have shape ", seen.view.shape().str(), "; it must have ", kRank, " dimensions");
   return seen;
 }
 
@@ -35,20 +36,22 @@ int64_t share_heads(ViewedTensor& k, ViewedTensor& v) {
 // [batch, head, row, size], of which the last are neighbours; of floats it may be the rows.
 struct Rows {
   const void* data;
+  int64_t offset;  // in bytes, from the tensor's begin; -1 if they have been moved
   Shape shape;
-  std::vector<int64_t> strides;
+  StridedView::Numbers strides;
 };
 
-Rows rows_of(Context& context, Type type, ViewedTensor seen) {
-  const size_t bytes = device::size_bytes(type);
-  if (const Shape shape = seen.view.shape(); shape.count() == 0) return {nullptr, shape, strides_of(shape)};
+Rows rows_of(Context& context, const Tensor& tensor, ViewedTensor seen) {
+  const size_t bytes = device::size_bytes(tensor.type);
+  const Shape shape = seen.view.shape();
+  if (shape.count() == 0) return {nullptr, -1, shape, {0, 0, 0, 0}};
   auto strides = seen.view.strides();
-  const bool is_turned = type == Type::f32 && strides && (*strides)[kRank - 2] == 1;
+  const bool is_turned = tensor.type == Type::f32 && strides && (*strides)[kRank - 2] == 1;
   if (!strides || (strides->back() != 1 && !is_turned)) {
     make_dense(context, bytes, seen);
     strides = seen.view.strides();
   }
-  return {seen.start(bytes), seen.view.shape(), *strides};
+  return {seen.start(bytes), seen.data == tensor.data ? seen.view.offset() * int64_t(bytes) : -1, shape, *strides};
 }
 
 // What a dimension of several becomes if one of them has more than one of it.
@@ -70,17 +73,15 @@ class Viewed : public Op {
   size_t cleared_bytes() const override { return is_half_ ? kAttentionClears : 0; }
   void run(Context& context) const override {
     const Type type = context.input(0).type;
-    ViewedTensor all_k = heads_of(context, context.input(1), how_.k, "keys"),
-                 all_v = heads_of(context, context.input(2), how_.v, "values");
-    const int64_t group = share_heads(all_k, all_v);
-    const Rows q = rows_of(context, type, heads_of(context, context.input(0), how_.q, "queries")),
-               k = rows_of(context, type, all_k), v = rows_of(context, type, all_v);
+    const auto [rows_of_all, group] = read(context);
+    const auto& [q, k, v] = rows_of_all;
     const Tensor* const given = context.find_input(3);
     const int64_t batch = joint({q.shape[0], k.shape[0], v.shape[0]}, "batches");
     const std::optional<Tensor> mask = given ? std::optional(of_batch(context, *given, batch)) : std::nullopt;
     const Shape of_mask = mask ? with_all_dims(*mask) : Shape{1, 1, 1, 1};
-    require(q.shape[3] == k.shape[3], "queries ", q.shape.str(), " and keys ", k.shape.str(),
-            " have heads of different sizes");
+    if (q.shape[3] != k.shape[3])
+      fail(Code::invalid_input, "queries ", q.shape.str(), " and keys ", k.shape.str(),
+           " have heads of different sizes");
 
     Attend problem;
     problem.type = type, problem.tf32 = tf32_;
@@ -108,7 +109,7 @@ class Viewed : public Op {
     problem.q = rows(q, problem.heads, problem.queries);
     problem.k = rows(k, problem.kv_heads, problem.keys), problem.v = rows(v, problem.kv_heads, problem.keys);
     if (mask && problem.keys > 0) {
-      const std::vector<int64_t> strides = strides_of(of_mask);
+      const StridedView::Numbers strides = *StridedView(of_mask).strides();
       const auto stride = [&](int i) { return of_mask[i] == 1 ? 0 : strides[size_t(i)]; };
       problem.mask = {mask->data, false,        stride(0),  stride(1), stride(2),
                       stride(3),  problem.keys, how_.least, how_.sees};
@@ -127,7 +128,7 @@ class Viewed : public Op {
       if (in_rows && beats_products(context, problem))
         attend_tf32(context, problem, how_.zeros ? Blind::zeros_for_no_number : Blind::no_number);
       else
-        attend_by_products(context, products_of(problem, {q, k, v}, mask));
+        attend_by_products(context, products_of(problem, rows_of_all, mask));
       return;
     }
     if (repeats)  // what is there once is there for all, which libraries need not know of
@@ -137,6 +138,30 @@ class Viewed : public Op {
   }
 
  private:
+  // Queries, keys and values, and how many heads of the first have each of the others.
+  struct Inputs {
+    std::array<Rows, 3> rows;
+    int64_t group;
+  };
+  using Shapes = std::array<Shape, 3>;
+
+  Inputs read(Context& context) const {
+    const std::array<const Tensor*, 3> tensors{&context.input(0), &context.input(1), &context.input(2)};
+    const Shapes shapes{tensors[0]->shape, tensors[1]->shape, tensors[2]->shape};
+    if (auto known = latest_.find(shapes)) {
+      for (size_t i = 0; i < 3; ++i)
+        known->rows[i].data = static_cast<const char*>(tensors[i]->data) + known->rows[i].offset;
+      return *known;
+    }
+    ViewedTensor k = heads_of(context, *tensors[1], how_.k, "keys"),
+                 v = heads_of(context, *tensors[2], how_.v, "values");
+    const int64_t group = share_heads(k, v);
+    const Rows q = rows_of(context, *tensors[0], heads_of(context, *tensors[0], how_.q, "queries"));
+    const Inputs made{{q, rows_of(context, *tensors[1], k), rows_of(context, *tensors[2], v)}, group};
+    if (std::ranges::all_of(made.rows, [](const Rows& rows) { return rows.offset >= 0; })) latest_.keep(shapes, made);
+    return made;
+  }
+
   // A mask [image, window, head, row, key] is that of a batch: one for all of it, or each window's again for all
   // images.
   static Tensor of_batch(Context& context, Tensor mask, int64_t batch) {
@@ -181,31 +206,34 @@ class Viewed : public Op {
   }
   // With ones for what it lacks.
   static Shape with_all_dims(const Tensor& mask) {
-    require(mask.shape.rank() <= kRank, "the mask has shape ", mask.shape.str(), "; it can have ", kRank,
-            " dimensions at most");
-    std::vector<int64_t> dims(size_t(kRank - mask.shape.rank()), 1);
-    dims.insert(dims.end(), mask.shape.dims().begin(), mask.shape.dims().end());
+    if (mask.shape.rank() > kRank)
+      fail(Code::invalid_input, "the mask has shape ", mask.shape.str(), "; it can have ", kRank,
+           " dimensions at most");
+    std::array<int64_t, kRank> dims{1, 1, 1, 1};
+    std::ranges::copy(mask.shape.dims(), dims.end() - mask.shape.rank());
     return Shape(dims);
   }
   // Takes it, and has the problem write there.
   Tensor output(Context& context, Attend& problem) const {
-    const bool has_batch = how_.y_order.size() == kRank;
-    StridedView view(Shape{problem.batch, problem.heads, problem.queries, problem.value_size});
-    if (!has_batch) view.squeeze({0});
-    view.transpose(how_.y_order);
-    const Tensor y = context.output(0, view.shape());
-    view = StridedView(y.shape);
-    std::vector<int64_t> back(how_.y_order.size());
-    for (size_t i = 0; i < back.size(); ++i) back[size_t(how_.y_order[i])] = int64_t(i);
-    view.transpose(back);
-    if (!has_batch) view.unsqueeze({0});
-    const std::vector<int64_t> strides = *view.strides();
+    const std::array<int64_t, kRank> dims{problem.batch, problem.heads, problem.queries, problem.value_size};
+    const size_t first = kRank - how_.y_order.size();
+    if (first > 0 && problem.batch != 1)
+      fail(Code::invalid_input, "axis 0 of ", Shape(dims).str(), " is not 1 and cannot be squeezed");
+    StridedView::Numbers made;
+    for (const int64_t axis : how_.y_order) made.push_back(dims[first + size_t(axis)]);
+    const Tensor y = context.output(0, Shape(made));
+    std::array<int64_t, kRank> strides{};
+    int64_t stride = 1, extent = 1;
+    for (size_t i = made.size(); i-- > 0; stride *= made[i]) strides[first + size_t(how_.y_order[i])] = stride;
+    for (size_t i = kRank; i-- > 0; extent = strides[i] * dims[i])
+      if (dims[i] == 1) strides[i] = extent;  // as views have it
     problem.y = {y.data, strides[0], strides[1], strides[2]};
     return y;
   }
 
   ViewedAttention how_;
   bool tf32_, is_half_;
+  mutable Latest<Shapes, Inputs> latest_;  // of what is read in its place
 };
 
 }  // namespace

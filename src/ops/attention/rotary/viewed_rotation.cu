@@ -196,7 +196,7 @@ struct RotateViewed {
 struct Heads {
   AnyFloats data;
   Shape shape;
-  std::vector<int64_t> strides;
+  StridedView::Numbers strides;
 
   // Along the result's dimensions, which are in this order.
   template <class Index>
@@ -279,18 +279,18 @@ class Rotation : public Op {
   Made make(Context& context, int i, const Heads& cos, const Heads& sin) const {
     const Rotated& how = rotated_[size_t(i)];
     const Heads x = heads_of(context, context.input(how.x), how.steps);
-    require(x.shape.rank() == kRank && cos.shape.rank() > 0 && sin.shape.rank() > 0, "heads ", x.shape.str(),
-            " are rotated by ", cos.shape.str(), " and ", sin.shape.str(), "; they must have ", kRank, " dimensions");
+    const auto by = [&] { return text(" are rotated by ", cos.shape.str(), " and ", sin.shape.str()); };
+    if (x.shape.rank() != kRank || cos.shape.rank() == 0 || sin.shape.rank() == 0)
+      fail(Code::invalid_input, "heads ", x.shape.str(), by(), "; they must have ", kRank, " dimensions");
     const int64_t size = cos.shape.back(), all = x.shape.back();
-    require(size > 0 && size % 2 == 0 && size <= kLargestRotatedHead && size <= all && sin.shape.back() == size,
-            "heads of ", all, " values are rotated by ", cos.shape.str(), " and ", sin.shape.str());
+    if (size <= 0 || size % 2 != 0 || size > kLargestRotatedHead || size > all || sin.shape.back() != size)
+      fail(Code::invalid_input, "heads of ", all, " values", by());
     const Shape shape = broadcast(broadcast(x.shape.with(kRank - 1, size), cos.shape), sin.shape).with(kRank - 1, all);
     const Tensor* const gamma = context.find_input(how.gamma);
-    require(!gamma || (gamma->shape == Shape{size} && size == all), "the norm of heads of ", size, " multiplies by ",
-            gamma ? gamma->shape.str() : "");
-    require(shape.rank() == kRank, "heads ", x.shape.str(), " are rotated by ", cos.shape.str(), " and ",
-            sin.shape.str(), ", which have more dimensions");
-    std::vector<int64_t> dims;
+    if (gamma && (gamma->shape != Shape{size} || size != all))
+      fail(Code::invalid_input, "the norm of heads of ", size, " multiplies by ", gamma->shape.str());
+    if (shape.rank() != kRank) fail(Code::invalid_input, "heads ", x.shape.str(), by(), ", which have more dimensions");
+    StridedView::Numbers dims;
     for (const int64_t axis : how.order) dims.push_back(shape[int(axis)]);
     Tensor y = context.output(i, Shape(dims));
     void* const wanted = y.data;
