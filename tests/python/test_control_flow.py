@@ -28,7 +28,8 @@ CONTROL_FLOW = {"If", "Loop", "Scan"}
 
 
 def parse(text, opset=18):
-    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}, "ai.onnx.ml": 1]> model {text}')
+    domains = f'"": {opset}, "ai.onnx.ml": 1, "com.microsoft": 1'
+    return onnx.parser.parse_model(f"<ir_version: 10, opset_import: [{domains}]> model {text}")
 
 
 def on_cpu(model, feeds):
@@ -291,6 +292,47 @@ def test_scan_of_version_8_is_declined(encore, capfd):
     assert "Scan node 'old' is not on Encore: Encore has no kernel for Scan of version 8, for onnxruntime lets" in line
     feeds = {"s": some(1, 2), "x": some(1, 3, 2)}
     assert_same(session.run(None, feeds), on_cpu(model, feeds))
+
+
+SEARCHES = {
+    "GreedySearch": "(ids, longest, shortest, penalty)",
+    "BeamSearch": "(ids, longest, shortest, beams, returned, penalty, penalty)",
+}
+
+
+@pytest.mark.parametrize("op", SEARCHES)
+@pytest.mark.parametrize("options", [{}, {"regions": 0}, AUTOMATIC], ids=["", "no regions", "automatic graphs"])
+def test_decoders_of_searches_are_left_to_the_cpu(encore, op, options):
+    """onnxruntime runs these bodies with what is in host memory, wherever their nodes are."""
+    table = some(7, 7)
+    table[:, 6] = -9  # no sequence ends: onnxruntime leaves what is behind the end as it was
+    model = parse(
+        f"""(int32[b, s] ids, int32[1] longest, int32[1] shortest, int32[1] beams, int32[1] returned, float[1] penalty)
+                => (int32[n, m] sequences, float[1] twice) {{
+             twice = Add(penalty, penalty)
+             sequences = com.microsoft.{op} <eos_token_id = 6, pad_token_id = 0, decoder = step (
+                 int32[b, s] input_ids, int32[b, s] position_ids, int32[b, t] attention_mask,
+                 float[2, b, 1, p, 2] past_0
+             ) => (float[b, s, 7] logits, float[2, b, 1, q, 2] present_0) {{
+                 table = Constant <value = float[7, 7] {{{", ".join(map(str, table.ravel()))}}}> ()
+                 logits = Gather(table, input_ids)
+                 shape = Shape(input_ids)
+                 b = Constant <value_ints = [0]> ()
+                 s = Constant <value_ints = [1]> ()
+                 two = Constant <value_ints = [2]> ()
+                 rows = Gather(shape, b)
+                 length = Gather(shape, s)
+                 dims = Concat <axis = 0> (two, rows, s, length, two)
+                 new = ConstantOfShape(dims)
+                 present_0 = Concat <axis = 3> (past_0, new) }}> {SEARCHES[op]} }}"""
+    )
+    session = make_session(model, **options)
+    assert nodes_on(session)[EP_NAME] == ["Add"]
+    numbers = {"longest": 8, "shortest": 1, "beams": 2, "returned": 1}
+    fed = {name: np.array([number], np.int32) for name, number in numbers.items()} | {"penalty": FLOAT([1])}
+    for rows in (1, 2, 2):
+        feeds = fed | {"ids": np.arange(1, 1 + 2 * rows, dtype=np.int32).reshape(rows, 2)}
+        assert_same(session.run(None, feeds), on_cpu(model, feeds))
 
 
 def test_outputs_that_change_their_shape_are_an_error_and_the_session_goes_on(encore):

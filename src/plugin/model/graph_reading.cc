@@ -1,5 +1,7 @@
 #include "plugin/model/graph_reading.h"
 
+#include <algorithm>
+
 #include "device/error.h"
 #include "ops/op.h"
 #include "plugin/host/fence.h"
@@ -101,13 +103,15 @@ std::string place_of(const OrtGraph* graph) {
   return text(label_of(parent), ", body '", name, "'");
 }
 
-bool is_of_function(const OrtGraph* graph) {
+bool is_of_others(const OrtGraph* graph) {
   const OrtApi& api = *ort().api;
   const OrtNode* parent = nullptr;
   check(api.Graph_GetParentNode(graph, &parent));
-  const char* op = "";
-  if (parent) check(api.Node_GetOperatorType(parent, &op));
-  return std::string_view(op) == "SequenceMap";  // the only one with a body
+  if (!parent) return false;
+  const char* op = nullptr;
+  check(api.Node_GetOperatorType(parent, &op));
+  constexpr std::string_view kControlFlow[] = {"If", "Loop", "Scan"};
+  return !std::ranges::count(kControlFlow, op);
 }
 
 std::string_view ep_of(const OrtNode* node) {

@@ -22,9 +22,10 @@ std::vector<std::string> dimension_names(const OrtValueInfo* value);
 std::string label_of(const OrtNode* node);                      // "Conv node 'conv1'"
 std::string span_of(const std::vector<const OrtNode*>& nodes);  // "Conv node 'conv1' to Gemm node 'head'"
 std::string place_of(const OrtGraph* graph);  // "Loop node 'decode', body 'step'"; empty of the model itself
-// Whether it is the body of an operator that onnxruntime replaces by nodes once no provider has taken it. These get a
-// copy, in which fused nodes are unknown, and onnxruntime asks for that again.
-bool is_of_function(const OrtGraph* graph);
+// Whether it is the body of an operator other than If, Loop and Scan. BeamSearch and its kin, which are on the CPU,
+// have the values of theirs in host memory and copy none. Of SequenceMap onnxruntime makes nodes, once no provider has
+// taken it; these get a copy of the body, in which fused nodes are unknown, and onnxruntime asks for that again.
+bool is_of_others(const OrtGraph* graph);
 // The provider that has the node so far; empty if none has.
 std::string_view ep_of(const OrtNode* node);
 

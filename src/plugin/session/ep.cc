@@ -225,7 +225,7 @@ ops::Settings Ep::settings() const {
 void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
   const OrtNode* parent = nullptr;
   check(ort().api->Graph_GetParentNode(graph, &parent));
-  if (is_of_function(graph)) return;
+  if (is_of_others(graph)) return;
   Compiled compiled{registration_->name(), [&](const std::string& node) { return region_of(node).op.lock(); },
                     [&](const std::string& node) { return region_of(node).nodes; }, why_not_by_data(),
                     !parent && !graphs_};
