@@ -7,6 +7,7 @@
 #include <limits>
 #include <string_view>
 
+#include "ops/elementwise/scalar_functions.h"
 #include "ops/range_count.h"
 #include "ops/registry.h"
 
@@ -123,7 +124,8 @@ constexpr Function kFunctions[] = {
     {"Ceil", 1, nullptr, [](double a, double) { return std::ceil(a); }},
     {"Sqrt", 1, nullptr, [](double a, double) { return std::sqrt(a); }},
     {"Reciprocal", 1, nullptr, [](double a, double) { return 1 / a; }},
-    {"Pow", 2, nullptr, [](double a, double b) { return std::pow(a, b); }},
+    {"Pow", 2, [](int64_t a, int64_t b) { return scalar::integer_power(a, b); },
+     [](double a, double b) { return std::pow(a, b); }},
 };
 
 class Elementwise : public Op {
@@ -167,6 +169,8 @@ std::unique_ptr<Op> make_elementwise(const NodeInfo& node) {
   if (found == std::end(kFunctions) || node.since_version() < (found->inputs == 0 ? 8 : found->inputs == 2 ? 7 : 1))
     return nullptr;
   if (node.get_int("fmod", 0) != 0) return nullptr;
+  // Pow alone takes two types, and a whole number to a broken power.
+  if (found->inputs == 2 && !is_real(node.input_type(0)) && is_real(node.input_type(1))) return nullptr;
   return is_real(node.input_type(0)) ? (found->of_reals ? std::make_unique<Elementwise>(*found) : nullptr)
                                      : (found->of_whole ? std::make_unique<Elementwise>(*found) : nullptr);
 }

@@ -80,6 +80,29 @@ def test_sizes_that_are_computed_in_halves_are_inside():
         check(text, ["Relu Shape Gather Cast Sqrt Ceil Cast Range Gather"], *X[:2])
 
 
+def test_the_area_of_a_square_is_computed_inside():
+    """As torch's exporter writes it, where it knows two dimensions to be the same."""
+    check(
+        """(float[n, side, side] x) => (float[n, area] y) <int64 one = {1}, int64 two = {2}, int64[1] all = {-1}> {
+             r = Relu(x) s = Shape(r) side_ = Gather(s, one) squared = Pow(side_, two) area_ = Reshape(squared, all)
+             dims = Concat <axis = 0> (all, area_) y = Reshape(r, dims) }""",
+        ["Relu Shape Gather Pow Reshape Concat Reshape"],
+        {"x": some(2, 3, 3)},
+        {"x": some(3, 5, 5)},
+    )
+
+
+def test_a_whole_number_to_a_broken_power_is_left_to_the_device():
+    """It is not the power of the whole part."""
+    check(
+        """(float[n] x) => (float[n] y, int64[1] z) <float half = {0.5}> {
+             r = Relu(x) s = Shape(r) z = Pow(s, half) f = Cast <to = 1> (z) y = Div(r, f) }""",
+        ["Relu Shape Pow Cast Div"],
+        {"x": some(9)},
+        {"x": some(26)},
+    )
+
+
 def test_how_often_a_tensor_is_repeated_is_counted_inside():
     """As exporters repeat along one of a tensor's dimensions: the others get a one each."""
     check(

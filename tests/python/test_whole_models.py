@@ -183,6 +183,7 @@ VALUES = {
     "Sqrt": lambda net, s, n: whole(net, net.node("Sqrt", as_real(net, s))),
     "Reciprocal": lambda net, s, n: whole(net, net.node("Div", real(net, 2), net.node("Reciprocal", as_real(net, s)))),
     "Pow": lambda net, s, n: whole(net, net.node("Pow", as_real(net, s), real(net, 0.5))),
+    "Pow of whole numbers": lambda net, s, n: net.node("Pow", s, net.constant([2, 0, -1, 3])),
     "int32": lambda net, s, n: whole(net, net.node("Add", net.node("Cast", s, to=6), net.constant(1, np.int32))),
 }
 if es.ORT_VERSION >= (1, 28):  # before, the CPU EP has zeros there
