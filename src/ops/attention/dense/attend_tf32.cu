@@ -26,6 +26,7 @@
 #include "ops/attention/dense/attend_view.h"
 #include "ops/attention/dense/quads.h"
 #include "ops/attention/dense/split_k.h"
+#include "ops/attention/dense/tf32_ways.h"
 
 namespace encore::ops {
 namespace {
@@ -38,38 +39,6 @@ using device::Granule;
 using device::PerThread;
 using device::Warp;
 
-constexpr int kInGranule = 4;  // values
-
-// Heads of up to kHead values. Warps have 16 kRowTiles rows and kWarpKeys of a tile's keys. With kSpare blocks leave
-// registers for a second one.
-template <int kHead_, int kRowTiles_, int kRowWarps_, int kKeyWarps_, int kWarpKeys_, int kStages_, bool kSpare>
-struct Tf32Warps {
-  static constexpr int kHead = kHead_, kRowTiles = kRowTiles_, kRowWarps = kRowWarps_, kKeyWarps = kKeyWarps_;
-  static constexpr int kWarpKeys = kWarpKeys_, kStages = kStages_;
-  static constexpr int kThreads = 32 * kRowWarps * kKeyWarps, kMaxThreads = kSpare ? 2 * kThreads : kThreads;
-  static constexpr int kWarpRows = 16 * kRowTiles, kRows = kWarpRows * kRowWarps, kKeys = kWarpKeys * kKeyWarps;
-};
-
-// Calls f.template operator()<Warps>().
-template <class F>
-void for_way(Tf32Way way, int64_t size, F f) {
-  const bool large = size > 64, small = size <= 32;
-  switch (way) {
-    case Tf32Way::few:
-      return large   ? f.template operator()<Tf32Warps<128, 1, 1, 4, 16, 2, false>>()
-             : small ? f.template operator()<Tf32Warps<32, 1, 1, 8, 16, 2, true>>()
-                     : f.template operator()<Tf32Warps<64, 1, 1, 8, 16, 2, true>>();
-    case Tf32Way::some:
-      return large   ? f.template operator()<Tf32Warps<128, 1, 2, 4, 16, 2, false>>()
-             : small ? f.template operator()<Tf32Warps<32, 1, 2, 4, 16, 3, true>>()
-                     : f.template operator()<Tf32Warps<64, 1, 2, 4, 16, 3, true>>();
-    case Tf32Way::many:
-      return large   ? f.template operator()<Tf32Warps<128, 1, 4, 1, 32, 3, false>>()
-             : small ? f.template operator()<Tf32Warps<32, 2, 4, 1, 32, 3, false>>()
-                     : f.template operator()<Tf32Warps<64, 2, 4, 1, 32, 3, false>>();
-  }
-}
-
 template <class Warps>
 struct AttendTf32 {
   static constexpr int kMaxThreads = Warps::kMaxThreads, kThreads = Warps::kThreads, kStages = Warps::kStages;
@@ -80,14 +49,13 @@ struct AttendTf32 {
   static constexpr bool kAsksAhead = kRowTiles == 1;          // for the mask, where registers are left
   static constexpr bool kRoundsAhead = Warps::kRowWarps > 1;  // keys and values, as several warps read them
   static constexpr int kTileGranules = kKeys * kRowGranules;  // of the keys of a stage, or of its values
-  static constexpr int kAccRow = Warps::kHead + 4;            // from one row's accumulators to the next
-  static constexpr int kApart = kThreads / kRowGranules;      // rows of a stage that a thread asks for
-  static constexpr int64_t kStageBytes = 2 * kTileGranules * int64_t(sizeof(Granule));
-  static constexpr int64_t kAccBytes = kKeyWarps * kRows * kAccRow * int64_t(sizeof(float));
+  static constexpr int kAccRow = Warps::kAccRow;
+  static constexpr int kApart = kThreads / kRowGranules;  // rows of a stage that a thread asks for
 
   struct Shared {
     float row_max[kKeyWarps][kRows], row_sum[kKeyWarps][kRows];
   };
+  static_assert(sizeof(Shared) == Warps::kRowBytes);
   struct OfRows {
     float at[2 * kRowTiles];  // rows g + 8 i
   };
@@ -430,60 +398,12 @@ struct AttendTf32 {
   }
 };
 
-// Of shared memory beside Shared.
-template <class Warps>
-int64_t dynamic_bytes(const Attend& p) {
-  using Kernel = AttendTf32<Warps>;
-  const int64_t tiles = (p.keys + Kernel::kKeys - 1) / Kernel::kKeys;
-  return std::max(std::min<int64_t>(tiles, Kernel::kStages) * Kernel::kStageBytes, Kernel::kAccBytes);
-}
-
-// Microseconds on an H200, as bench/attend.cc measures them: of all; of the blocks that run at once, as many for each
-// multiprocessor as it has room for; and of each of their tiles of keys, more if a mask is read beside it.
-struct WayCost {
-  double launched, begin, tile, masked;
-};
-constexpr WayCost kCosts[] = {{0, 3.5, 2.7, 1.0}, {0, 5.1, 1.9, 0.7}, {0, 9.4, 2.2, 3.5}};
-constexpr WayCost kCostsOfLarge[] = {{1.8, 4.4, 1.6, 0.7}, {2.4, 3.8, 2.5, 0.8}, {0, 7.8, 3.7, 0.9}};  // heads
-constexpr double kOfSmall = 0.6;
-
-// Of a block's rows, on average.
-double seen_keys(const Attend& p, int64_t rows) {
-  double seen = double(p.keys);
-  const int64_t queries = rows / std::max<int64_t>(p.heads / p.kv_heads, 1);
-  const auto& [before, after, offset] = std::tuple(p.visible.before, p.visible.after, p.visible.offset);
-  if (after >= 0) seen = std::min(seen, double(std::max<int64_t>(offset, 0) + p.queries / 2 + after + queries / 2));
-  if (before >= 0) seen = std::min(seen, double(before + std::max<int64_t>(after, 0) + 1 + queries));
-  return std::max(seen, 1.0);
-}
-
-template <class Warps>
-double us_of(Tf32Way way, const Attend& p, int device) {
-  const bool large = Warps::kHead > 64;
-  const WayCost& cost = (large ? kCostsOfLarge : kCosts)[int(way)];
-  const int64_t rows = p.queries * (p.heads / p.kv_heads);
-  const int at_once = device::multiprocessors(device) * (large && way != Tf32Way::many ? 1 : 2);
-  const double rounds = double(p.batch * p.kv_heads * ((rows + Warps::kRows - 1) / Warps::kRows)) / at_once;
-  const double tiles = std::ceil(seen_keys(p, Warps::kRows) / Warps::kKeys) * (Warps::kHead > 32 ? 1 : kOfSmall);
-  const double tile = cost.tile + (p.mask.data ? cost.masked : 0);
-  constexpr double kFew = 3;  // rounds, of which the last is seen to be one
-  return cost.launched + (rounds < kFew ? std::ceil(rounds) : rounds + 0.3) * (cost.begin + tiles * tile);
-}
-
-// Of both products and the softmax between them. Scores of which rows lie unaligned take longer.
-double us_of_products(const Attend& p) {
-  const auto matrices = double(p.batch * p.heads), scores = matrices * double(p.queries) * double(p.keys) * 1e-6;
-  const bool aligned = p.keys % 8 == 0;
-  const double of_score = (aligned ? 3.6 : 4.8) + double(p.head_size + p.value_size) / 128;
-  return 10.3 + (aligned ? 0.11 : 0.3) * matrices + of_score * scores;
-}
-
 template <class Warps>
 void run(Context& context, const Attend& p, Blind blind) {
   using Kernel = AttendTf32<Warps>;
   const FoldedRows fold(p);
   const int tiles = (fold.rows + Kernel::kRows - 1) / Kernel::kRows;
-  const device::Blocks grid{p.batch * p.kv_heads * tiles, Kernel::kThreads, dynamic_bytes<Warps>(p)};
+  const device::Blocks grid{p.batch * p.kv_heads * tiles, Kernel::kThreads, Warps::dynamic_bytes(p.keys)};
   device::block_kernel<typename Kernel::Shared>(
       context.stream(), grid,
       Kernel{VisibleKeysView<float>(p, context.fault()), fold, SinkView<float>(p), p.q, p.k, p.v, p.y,
@@ -491,55 +411,10 @@ void run(Context& context, const Attend& p, Blind blind) {
              float(p.scale), float(p.softcap), blind, packs_fit<kInGranule, float>(p.y, p.value_size)});
 }
 
-template <class Warps>
-bool has_room(const Attend& p, int device) {
-  const int64_t fixed = int64_t(sizeof(typename AttendTf32<Warps>::Shared)) + device::kLanesBytes;
-  return fixed + dynamic_bytes<Warps>(p) <= device::shared_bytes(device);
-}
-
-int64_t larger_size(const Attend& p) { return std::max(p.head_size, p.value_size); }
-
 }  // namespace
-
-bool fits_tf32(const Attend& p) {
-  constexpr int64_t kMostSize = 128, kMostRows = int64_t(1) << 30;
-  if (p.type != Type::f32 || p.scores.data || p.k_codes || p.queries == 0 || p.keys == 0 || p.head_size == 0 ||
-      p.value_size == 0 || larger_size(p) > kMostSize || std::max({p.queries, p.keys, p.heads}) >= kSizeCap ||
-      p.queries * (p.heads / p.kv_heads) >= kSizeCap || p.batch * p.heads > kMostRows / p.queries)
-    return false;
-  for (const auto& [rows, count] : {std::pair{p.q, p.head_size}, {p.k, p.head_size}, {p.v, p.value_size}})
-    if (!packs_fit<kInGranule, float>(rows, count)) return false;
-  return true;
-}
-
-bool has_room_for_tf32(const Context& context, const Attend& p, Tf32Way way) {
-  bool room = false;
-  for_way(way, larger_size(p), [&]<class Warps> { room = has_room<Warps>(p, context.stream().device()); });
-  return room;
-}
-
-Tf32Estimate estimate_tf32(const Context& context, const Attend& p) {
-  const int device = context.stream().device();
-  Tf32Estimate best{Tf32Way::many, std::numeric_limits<double>::infinity()};
-  for (const Tf32Way way : {Tf32Way::few, Tf32Way::some, Tf32Way::many})
-    for_way(way, larger_size(p), [&]<class Warps> {
-      if (const double us = us_of<Warps>(way, p, device); us < best.us && has_room<Warps>(p, device)) best = {way, us};
-    });
-  return best;
-}
 
 void attend_tf32(Context& context, const Attend& problem, Tf32Way way, Blind blind) {
   for_way(way, larger_size(problem), [&]<class Warps> { run<Warps>(context, problem, blind); });
-}
-
-bool suits_tf32(const Attend& p) { return p.tf32 && fits_tf32(p); }
-
-bool beats_products(const Context& context, const Attend& p) {
-  return suits_tf32(p) && estimate_tf32(context, p).us < us_of_products(p);
-}
-
-void attend_tf32(Context& context, const Attend& problem, Blind blind) {
-  attend_tf32(context, problem, estimate_tf32(context, problem).way, blind);
 }
 
 }  // namespace encore::ops
