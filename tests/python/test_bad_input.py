@@ -327,6 +327,20 @@ except Exception as error:
     )
 
 
+@only_if(encore_session.on_virtual_gpu())
+@pytest.mark.parametrize("options", ["", "auto_graph=0", "enable_cuda_graph=1"])
+def test_a_device_that_can_not_be_opened_is_told(relu, options):
+    """Others may have all of its memory. onnxruntime's Python says why, and goes on with the CPU."""
+    code = f"""
+import encore_session as e
+try:
+    e.make_session({relu.SerializeToString()!r}, {options})
+except Exception as error:
+    print(error)"""
+    said = in_new_process(code, ENCORE_VIRTUAL_MEMORY_BYTES="0").stdout
+    assert "device 0 has no memory left, and can't be opened" in said, said
+
+
 @pytest.mark.parametrize("wrong", ["x", "y"])
 def test_a_pointer_to_host_memory_that_is_bound_as_device_memory_is_named(encore, make_model, wrong):
     nodes = [helper.make_node("Neg", ["x"], ["n"], "first"), helper.make_node("Abs", ["n"], ["y"], "last")]

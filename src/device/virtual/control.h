@@ -1,6 +1,6 @@
 // Knobs of the virtual GPU, for tests. The environment sets the same at start:
 //   ENCORE_VIRTUAL_DEVICES       how many devices there are, 0 to 16 (default 1)
-//   ENCORE_VIRTUAL_MEMORY_BYTES  capacity of each device (default 4 GiB)
+//   ENCORE_VIRTUAL_MEMORY_BYTES  capacity of each device (default 4 GiB); those that have none can't be opened
 //   ENCORE_VIRTUAL_ARCH          which GPU they play, by its compute capability: 80 (A100), 86, 89, 90 (default), 100,
 //                                120: multiprocessors, shared memory, clusters (docs/gpus.md)
 //   ENCORE_VIRTUAL_CONDITIONALS  whether graphs have conditional nodes, 0 or 1 (default)

@@ -184,6 +184,8 @@ int64_t cache_bytes(int) { return virtual_gpu::architecture().cache_bytes; }
 
 Current::Current(int device) : previous_(virtual_gpu::current) {
   virtual_gpu::check_device(device);
+  if (virtual_gpu::memory_bytes() == 0)
+    fail(Code::out_of_memory, "device ", device, " has no memory left, and can't be opened");
   virtual_gpu::current = device;
 }
 Current::~Current() { virtual_gpu::current = previous_; }

@@ -7,6 +7,7 @@
 
 #include "device/capture_stream.h"
 #include "device/conditional.h"
+#include "device/device.h"
 #include "device/external_stream.h"
 #include "device/open_ahead.h"
 #include "device/tuning_cache.h"
@@ -117,22 +118,15 @@ Ep::Ep(std::shared_ptr<Registration> registration, Options options, Log log, std
                                   .stream = [this] { return give_stream(); },
                                   .memory = arena_->source(),
                                   .recorder = recorder_});
-  if (options_.has_regions() && !graphs_) {
-    const bool captures = options_.auto_graph ? *options_.auto_graph : device::captures_survive_device_waits(device());
-    store_ = std::make_shared<automatic::GraphStore>(device(), arena_, captures ? size_t(options_.auto_graph_limit) : 0,
-                                                     options_.auto_graph_mem_limit, recorder_);
-    arena_->add(store_);
-    memory::listen(store_);
+  if (options_.has_regions() && !graphs_)
+    captures_ = std::async(std::launch::async | std::launch::deferred, [device = device(), said = options_.auto_graph] {
+      const device::Current open(device);
+      return said ? *said : device::captures_survive_device_waits(device);
+    });
+  if (graphs_) {
+    open_compiler();
+    recorder_->when_switched([this] { graphs_->forget_captures(); });
   }
-  if (graphs_ || (store_ && store_->captures()))
-    compiler_ = std::make_shared<device::Compiler>(
-        device(), device::CompilerSettings{.when = options_.compile_elementwise,
-                                           .kept = tuning_cache(),
-                                           .warn = [log](const std::string& message) { log.warning(message); }});
-  recorder_->when_switched([this] {
-    if (graphs_) graphs_->forget_captures();
-    if (store_) store_->forget_graphs();
-  });
   // What is made now is no part of a capture that a run has left behind.
   graph::SessionGraphs::end_capture_here("a session was made in the thread that captures it");
   fill_callbacks();
@@ -178,6 +172,30 @@ void Ep::check_model() {
     if (is_new(*why)) log_.error(*why);
     throw Error(Code::invalid_input, *why);
   }
+}
+
+// onnxruntime takes as long to come here as the device takes to open.
+void Ep::open_store() {
+  if (!captures_.valid()) return;
+  bool captures = false;
+  try {
+    captures = captures_.get();
+  } catch (const std::exception& error) {
+    ill_formed_ = error.what();
+  }
+  store_ = std::make_shared<automatic::GraphStore>(device(), arena_, captures ? size_t(options_.auto_graph_limit) : 0,
+                                                   options_.auto_graph_mem_limit, recorder_);
+  arena_->add(store_);
+  memory::listen(store_);
+  recorder_->when_switched([store = store_.get()] { store->forget_graphs(); });
+  if (store_->captures()) open_compiler();
+}
+
+void Ep::open_compiler() {
+  compiler_ = std::make_shared<device::Compiler>(
+      device(), device::CompilerSettings{.when = options_.compile_elementwise,
+                                         .kept = tuning_cache(),
+                                         .warn = [log = log_](const std::string& message) { log.warning(message); }});
 }
 
 device::Blas& Ep::blas() {
@@ -226,6 +244,7 @@ void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
   const OrtNode* parent = nullptr;
   check(ort().api->Graph_GetParentNode(graph, &parent));
   if (is_of_others(graph)) return;
+  open_store();
   Compiled compiled{registration_->name(), [&](const std::string& node) { return region_of(node).op.lock(); },
                     [&](const std::string& node) { return region_of(node).nodes; }, why_not_by_data(),
                     !parent && !graphs_};

@@ -84,7 +84,7 @@ class Ep : public OrtEp {
 
   // Null if the session captures nothing.
   graph::SessionGraphs* graphs() const { return graphs_.get(); }
-  // Of graphs that nobody asks for; null if there are none.
+  // Of graphs that nobody asks for; null if there are none, and until nodes are claimed.
   automatic::GraphStore* store() const { return store_.get(); }
   bool capturing() const { return graphs_ && graphs_->capturing(); }
   // The one stream of all the session's runs; null if there are several.
@@ -136,6 +136,8 @@ class Ep : public OrtEp {
   void fill_callbacks();
   void find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support);
   void open_beside(std::function<void()> open);
+  void open_store();
+  void open_compiler();
   std::shared_ptr<device::TuningCache> tuning_cache();  // null: none is wanted
   Parts parts() const;
   void claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, Claim& claim, bool is_body);
@@ -207,6 +209,7 @@ class Ep : public OrtEp {
   std::unique_ptr<graph::SharedStream> shared_;
   std::unique_ptr<graph::SessionGraphs> graphs_;
   std::shared_ptr<automatic::GraphStore> store_;
+  std::future<bool> captures_;  // whether there are graphs that nobody asks for, which the device is opened for
 };
 
 }  // namespace encore::plugin
