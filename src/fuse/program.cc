@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "device/clear_ahead.h"
 #include "device/label.h"
 #include "device/memory.h"
+#include "fuse/branched_run.h"
 #include "fuse/control_flow.h"
 #include "ops/bound_alone.h"
 #include "ops/host_arithmetic.h"
@@ -110,9 +112,11 @@ void Program::add(Step& step) {
   action.name = device::kept(step.node->name());
   action.op_type = device::kept(step.node->op_type());
   action.is_timed = !on_host;
+  action.is_on_host = on_host;
+  action.has_bodies = !step.bodies.empty();
   action.label = ops::label_of(*step.node);
   for (int i = 0; i < step.node->output_count(); ++i) action.types.push_back(step.node->output_type(i));
-  const bool has_bodies = !step.bodies.empty();
+  const bool has_bodies = action.has_bodies;
   const ops::OpRow* const row = step.make || on_host ? nullptr : &row_of(*step.node, has_bodies);
   const auto mark = [](const std::vector<int>& slots, std::vector<bool>& marks) {
     for (int i : slots)
@@ -195,6 +199,42 @@ void Program::prepare(ops::Prepack& loader) {
   }
   plan_ = {};
   renumber();
+  branches_ = find_branches(order());
+}
+
+// What an action reads may lie where an output is to be: programs bind what they pass on in one buffer. What the host
+// has made goes to the device with the first action that reads it there.
+std::vector<ActionOrder> Program::order() const {
+  std::vector<ActionOrder> all(actions_.size());
+  std::vector<int> made_by(made_, -1), put_by(made_, -1), readers_of_inputs;
+  for (size_t a = 0; a < actions_.size(); ++a) {
+    const Action& action = actions_[a];
+    ActionOrder& order = all[a];
+    order = {.is_on_host = action.is_on_host, .is_alone = action.has_bodies};
+    bool reads_inputs = false;
+    for (size_t i = 0; i < action.inputs.size(); ++i) {
+      const int value = action.inputs[i];
+      if (value < 0 || size_t(value) >= made_ || action.host_inputs[i]) continue;
+      if (made_by[size_t(value)] >= 0)
+        order.after.push_back(made_by[size_t(value)]);
+      else if (places_[size_t(value)].input >= 0)
+        reads_inputs = true;
+      else if (const int before = std::exchange(put_by[size_t(value)], int(a)); before >= 0)
+        order.after.push_back(before);
+    }
+    for (size_t i = 0; i < action.outputs.size(); ++i) {
+      const int value = action.outputs[i];
+      if (value < 0) continue;
+      const bool is_output = places_[size_t(value)].output >= 0;
+      if (!action.host_outputs[i])
+        made_by[size_t(value)] = int(a);
+      else if (is_output)
+        order.is_on_host = false, order.is_alone = true;  // which it delivers
+      if (is_output) order.after.insert(order.after.end(), readers_of_inputs.begin(), readers_of_inputs.end());
+    }
+    if (reads_inputs) readers_of_inputs.push_back(int(a));
+  }
+  return all;
 }
 
 // Runs have room for what actions read and make, and not for all that was a value of the plan before passes rewrote it.
@@ -226,13 +266,18 @@ void Program::renumber() {
 class Program::Running {
  public:
   Running(const Program& program, ops::Context& outer)
-      : program_(program), outer_(outer), on_device_(program.made_), memory_(program.places_.size()) {
+      : program_(program),
+        outer_(outer),
+        branches_(program.branches_, outer),
+        on_device_(program.made_),
+        memory_(program.places_.size()) {
     if (program.cleared_bytes_ == 0) return;
     cleared_ = static_cast<char*>(outer.scratch(program.cleared_bytes_));
     clears_ = device::clear_ahead(outer.stream(), cleared_, program.cleared_bytes_);
   }
 
   ops::Context& outer() { return outer_; }
+  BranchedRun& branches() { return branches_; }
 
   // A part of what is cleared ahead, if there is as much left.
   std::optional<ops::Context::Cleared> take_cleared(size_t bytes) {
@@ -298,7 +343,7 @@ class Program::Running {
   void forget(int value) {
     const int owner = memory_[size_t(value)].owner;
     if (owner < 0 || --memory_[size_t(owner)].users > 0) return;
-    if (void* const at = on_device_[size_t(owner)]->data) outer_.give_back(at);
+    if (void* const at = on_device_[size_t(owner)]->data) branches_.give_back(at);
   }
 
  private:
@@ -323,7 +368,10 @@ class Program::Running {
     const Place& place = program_.places_[size_t(value)];
     if (place.constant) return &*place.constant;
     auto& slot = on_device_[size_t(value)];
-    if (slot) return &*slot;
+    if (slot) {
+      if (memory_[size_t(value)].owner >= 0) branches_.use(slot->data);
+      return &*slot;
+    }
     const Tensor* made = made_on_host(value);
     if (!made && place.input < 0 && place.host_input >= 0) made = on_host(value);
     if (made) {
@@ -341,7 +389,7 @@ class Program::Running {
 
   void* take(int value, size_t bytes) {
     memory_[size_t(value)] = {value, 1};
-    return outer_.scratch(bytes);
+    return branches_.scratch(bytes);
   }
   void* share(int like, int value) {
     const int owner = memory_[size_t(like)].owner;
@@ -358,6 +406,7 @@ class Program::Running {
 
   const Program& program_;
   ops::Context& outer_;
+  BranchedRun branches_;
   std::vector<std::optional<Tensor>> on_device_, on_host_;  // by value; the latter once there is one
   std::vector<Memory> memory_;
   std::vector<std::vector<char>> on_host_memory_;
@@ -371,7 +420,7 @@ class Program::ActionContext final : public ops::InnerContext, public ops::HasRo
   ActionContext(Running& running, const Action& action)
       : InnerContext(running.outer()), running_(running), action_(action) {}
   ~ActionContext() override {
-    for (void* block : scratch_) outer_.give_back(block);
+    for (void* block : scratch_) running_.branches().give_back(block);
   }
 
   int input_count() const override { return int(action_.inputs.size()); }
@@ -399,7 +448,9 @@ class Program::ActionContext final : public ops::InnerContext, public ops::HasRo
     return fault;
   }
   bool wants_output(int i) const override { return i < output_count() && action_.outputs[size_t(i)] >= 0; }
-  void* scratch(size_t bytes) override { return bytes ? scratch_.emplace_back(outer_.scratch(bytes)) : nullptr; }
+  void* scratch(size_t bytes) override {
+    return bytes ? scratch_.emplace_back(running_.branches().scratch(bytes)) : nullptr;
+  }
   Cleared cleared_scratch(size_t bytes) override {
     const auto taken = running_.take_cleared(bytes);
     return taken ? *taken : Cleared{scratch(bytes), false};
@@ -407,7 +458,7 @@ class Program::ActionContext final : public ops::InnerContext, public ops::HasRo
   void give_back(void* block) override {
     if (!block) return;
     scratch_.erase(std::next(std::find(scratch_.rbegin(), scratch_.rend(), block)).base());
-    outer_.give_back(block);
+    running_.branches().give_back(block);
   }
 
  private:
@@ -421,6 +472,7 @@ void Program::run(ops::Context& context) const {
   profile::Steps steps;
   for (const Action& action : actions_) {
     const device::Label label(action.name);
+    running.branches().begin(size_t(&action - actions_.data()));
     action.is_timed ? steps.next({action.name, action.op_type}) : steps.end();
     try {
       ActionContext within(running, action);
@@ -431,6 +483,7 @@ void Program::run(ops::Context& context) const {
     }
     running.deliver(action);
     for (int value : action.last_read) running.forget(value);
+    running.branches().finish();
   }
   running.finish();
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "fuse/branches.h"
 #include "fuse/plan.h"
 #include "ops/op.h"
 
@@ -23,7 +24,8 @@ class Program final : public ops::Op {
     std::unique_ptr<ops::Op> op;
     const char *name = "", *op_type = "";  // of its node
     bool is_timed = false;                 // in profiles; not what is on the host, or was compiled before
-    std::string label;                     // "Conv node 'conv1'"; empty of what was compiled before
+    bool is_on_host = false, has_bodies = false;
+    std::string label;  // "Conv node 'conv1'"; empty of what was compiled before
     std::vector<int> inputs, outputs;
     std::vector<bool> host_inputs, host_outputs;
     std::vector<std::pair<int, int>> alias;  // (input, output) that may be the same memory
@@ -45,11 +47,13 @@ class Program final : public ops::Op {
   bool is_on_host(int value) const;
   void load(Action& action, size_t input, const Tensor& constant, bool is_shared, ops::Prepack& loader);
   void renumber();
+  std::vector<ActionOrder> order() const;
 
   Plan plan_;                  // until prepare()
   std::vector<Place> places_;  // by value; those of constants are the last ones once it is prepared
   size_t made_ = 0;            // values that are none
   std::vector<Action> actions_;
+  std::vector<Branches> branches_;
   size_t cleared_bytes_ = 0;  // that actions may want; none if it is one alone
   std::vector<std::vector<char>> host_constants_;
 };

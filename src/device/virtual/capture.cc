@@ -111,6 +111,17 @@ void Capture::join(int lane, const std::vector<int>& after) {
   add_all(tails_[lane], after);
 }
 
+int Capture::go_on(int lane, std::vector<int> after) {
+  std::lock_guard lock(mutex_);
+  check_held();
+  std::ranges::sort(after);
+  const std::vector<int>& tail = tails_[size_t(lane)];
+  if (tail == after) return lane;
+  left_.insert(left_.end(), tail.begin(), tail.end());
+  tails_.push_back(std::move(after));
+  return int(tails_.size()) - 1;
+}
+
 void Capture::keep(std::shared_ptr<void> memory) {
   std::lock_guard lock(mutex_);
   check_held();
@@ -156,7 +167,8 @@ void Capture::check_joined() {
 void Capture::check_joined_held() const {
   const auto& nodes = program_.nodes;
   std::vector<bool> joined(nodes.size());
-  for (int last : tails_[0]) joined[size_t(last)] = true;
+  for (const auto* known : {&tails_[size_t(origin->lane)], &left_})
+    for (int last : *known) joined[size_t(last)] = true;
   for (size_t n = nodes.size(); n-- > 0;) {
     if (!joined[n])
       fail(Code::capture_failed,

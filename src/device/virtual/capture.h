@@ -28,7 +28,7 @@ struct Program {
     std::string label;
     Work work;
     std::vector<int> after;                           // earlier nodes, ascending
-    int lane;                                         // which stream of the capture it came from
+    int lane;                                         // which stream of the capture it came from, and which branch
     std::shared_ptr<const Conditional> decided = {};  // what it runs instead
   };
   std::vector<Node> nodes;
@@ -63,11 +63,13 @@ class Capture {
   // All of these check first.
   void add(int lane, NodeKind kind, std::string_view name, Work work);
   void add(int lane, std::shared_ptr<const Conditional> decided);
-  void check_joined();  // Error{capture_failed} if there is work that the first lane has not waited for
+  void check_joined();  // Error{capture_failed} if there is work that the first stream has not waited for
   std::vector<int> tail(int lane);
   std::optional<int> latest_kernel(int lane);  // if nothing has come after it
   int fork(const std::vector<int>& after);     // returns the new lane
   void join(int lane, const std::vector<int>& after);
+  // The lane for what comes after these nodes, and after nothing else that the given one has come to.
+  int go_on(int lane, std::vector<int> after);
   void keep(std::shared_ptr<void> memory);
   void exchange(Exchange exchange);
   bool keeps(const void* memory);
@@ -88,6 +90,7 @@ class Capture {
   std::string why_;  // it is invalid
   Program program_;
   std::vector<std::vector<int>> tails_;  // of each lane, the nodes that its next one comes after
+  std::vector<int> left_;                // what was such a tail, until its lane went back: that nobody need wait for
 };
 
 // Throws Error{capture_forbidden}, and invalidates, if a capture under way forbids this thread the calls that CUDA
