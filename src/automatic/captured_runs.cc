@@ -47,7 +47,7 @@ ops::Room CapturedRun::room(int i, const ops::Parts& parts) {
 
 Rehearsal::Rehearsal(ops::Context& outer, const std::vector<Longer>& longer, const std::vector<void*>& at,
                      device::StreamRef stream, const Record& one_way, size_t most)
-    : OnCapture(stream, longer, at, outer, most), one_way_(one_way) {
+    : OnCapture(stream, longer, at, outer, most, true), one_way_(one_way) {
   record().of = Record::Of::all_ways;
   record().outputs = one_way.outputs;
   record().types = one_way.types;

@@ -14,10 +14,15 @@ struct ScratchEvent {
   bool operator==(const ScratchEvent&) const = default;
 };
 
+// Two that work goes on with at a time, though the events have one after the other.
+struct BlocksApart {
+  int block, from;
+};
+
 class MemoryPlan {
  public:
   MemoryPlan() = default;
-  explicit MemoryPlan(const std::vector<ScratchEvent>& events);
+  explicit MemoryPlan(const std::vector<ScratchEvent>& events, const std::vector<BlocksApart>& apart = {});
 
   size_t bytes() const { return bytes_; }
   size_t offset(int block) const { return offsets_[size_t(block)]; }

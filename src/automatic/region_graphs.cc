@@ -292,7 +292,7 @@ void RegionGraphs::record(const Run& run) {
   Addresses at = run.at;
   const auto note = [&](const Tensor& tensor) { known->bytes.push_back(tensor.data ? tensor.bytes() : 0); };
   run_eagerly(run.outer, run.longer, [&](ops::Context& context) {
-    RecordedRun recorded(context, most_events());
+    RecordedRun recorded(context, most_events(), store_.captures());
     program_.run(recorded);
     known->record = recorded.take();
     for (int i = 0; i < context.input_count(); ++i) note(context.find_input(i) ? *context.find_input(i) : Tensor());

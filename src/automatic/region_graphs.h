@@ -62,7 +62,7 @@ class RegionGraphs {
     }
     // Made when the shapes come again: many never do, and a plan takes longer than to record.
     const MemoryPlan& plan() const {
-      std::call_once(planned_, [&] { plan_ = MemoryPlan(record.scratch); });
+      std::call_once(planned_, [&] { plan_ = MemoryPlan(record.scratch, record.apart); });
       return plan_;
     }
 

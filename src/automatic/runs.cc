@@ -40,6 +40,10 @@ void RecordedRun::give_back(void* scratch) {
   outer_.give_back(scratch);
 }
 
+void RecordedRun::keep_apart(int block, int from) {
+  if (!record_.is_too_long) record_.apart.push_back({block, from});
+}
+
 void RecordedRun::read_back(void* host, const void* device, size_t bytes) {
   record_.of = Record::Of::one_way;
   outer_.read_back(host, device, bytes);

@@ -23,6 +23,7 @@ struct Record {
 
   Of of = Of::every_run;
   std::vector<ScratchEvent> scratch;
+  std::vector<BlocksApart> apart;
   std::vector<std::optional<ops::Shape>> outputs;
   std::vector<ops::Type> types;      // of outputs
   std::vector<Collected> collected;  // of outputs, whose shapes are those of the room for them
@@ -60,10 +61,11 @@ class LiveBlocks {
   int count_ = 0;
 };
 
-class RecordedRun : public SameRun {
+class RecordedRun : public SameRun, public ops::ApartBlocks {
  public:
   // Of more events than `most` the record is too long, and ends.
-  RecordedRun(ops::Context& outer, size_t most) : SameRun(outer), most_(most) {
+  RecordedRun(ops::Context& outer, size_t most, bool is_for_captures)
+      : SameRun(outer), most_(most), is_for_captures_(is_for_captures) {
     record_.outputs.resize(size_t(outer.output_count()));
     record_.types.resize(size_t(outer.output_count()));
   }
@@ -74,6 +76,9 @@ class RecordedRun : public SameRun {
   void give_back(void* scratch) override;
   void read_back(void* host, const void* device, size_t bytes) override;
   bool is_planned() const override { return true; }
+  ops::ApartBlocks* apart_blocks() override { return is_for_captures_ ? this : nullptr; }
+  int taken() const override { return live_.count(); }
+  void keep_apart(int block, int from) override;
 
  protected:
   Record& record() { return record_; }
@@ -82,6 +87,7 @@ class RecordedRun : public SameRun {
   void note(const ScratchEvent& event);
 
   const size_t most_;
+  const bool is_for_captures_;
   Record record_;
   LiveBlocks live_;
 };

@@ -8,6 +8,34 @@ namespace {
 
 constexpr size_t kMostInAll = 4096;  // what comes before what is a bit for each two
 
+// What could run long before it is wanted would only take memory meanwhile: it comes after what lets it run some
+// actions sooner than it must.
+std::vector<ActionOrder> late_enough(std::span<const ActionOrder> actions) {
+  constexpr int kSooner = 2;
+  const int count = int(actions.size());
+  std::vector<int> depth(actions.size()), height(actions.size());
+  int longest = 0;
+  for (int a = 0; a < count; ++a) {
+    if (actions[size_t(a)].is_on_host) continue;
+    for (const int before : actions[size_t(a)].after)
+      depth[size_t(a)] = std::max(depth[size_t(a)], depth[size_t(before)] + 1);
+    longest = std::max(longest, depth[size_t(a)]);
+  }
+  for (int a = count - 1; a >= 0; --a)
+    for (const int before : actions[size_t(a)].after)
+      height[size_t(before)] = std::max(height[size_t(before)], height[size_t(a)] + 1);
+  std::vector<ActionOrder> later(actions.begin(), actions.end());
+  std::vector<int> latest_at(size_t(longest) + 1, -1);  // by depth
+  for (int a = 0; a < count; ++a) {
+    if (actions[size_t(a)].is_on_host) continue;
+    int at = longest - height[size_t(a)] - 1 - kSooner;
+    while (at >= depth[size_t(a)] && latest_at[size_t(at)] < 0) --at;
+    if (at >= depth[size_t(a)]) later[size_t(a)].after.push_back(latest_at[size_t(at)]);
+    latest_at[size_t(depth[size_t(a)])] = a;
+  }
+  return later;
+}
+
 // Which actions each one comes after, directly or not; those on the host are left out.
 class Ancestry {
  public:
@@ -90,9 +118,10 @@ void add_branches(std::span<const ActionOrder> actions, const Ancestry& ancestry
 
 }  // namespace
 
-std::vector<Branches> find_branches(std::span<const ActionOrder> actions) {
+std::vector<Branches> find_branches(std::span<const ActionOrder> given) {
   std::vector<Branches> all;
-  if (actions.size() > kMostInAll) return all;
+  if (given.size() > kMostInAll) return all;
+  const std::vector<ActionOrder> actions = late_enough(given);
   const Ancestry ancestry(actions);
   std::vector<size_t> bounds = find_bottlenecks(actions, ancestry);
   bounds.push_back(actions.size());

@@ -112,7 +112,6 @@ void Program::add(Step& step) {
   action.name = device::kept(step.node->name());
   action.op_type = device::kept(step.node->op_type());
   action.is_timed = !on_host;
-  action.is_on_host = on_host;
   action.has_bodies = !step.bodies.empty();
   action.label = ops::label_of(*step.node);
   for (int i = 0; i < step.node->output_count(); ++i) action.types.push_back(step.node->output_type(i));
@@ -210,7 +209,7 @@ std::vector<ActionOrder> Program::order() const {
   for (size_t a = 0; a < actions_.size(); ++a) {
     const Action& action = actions_[a];
     ActionOrder& order = all[a];
-    order = {.is_on_host = action.is_on_host, .is_alone = action.has_bodies};
+    order.is_alone = action.has_bodies;
     bool reads_inputs = false;
     for (size_t i = 0; i < action.inputs.size(); ++i) {
       const int value = action.inputs[i];
@@ -222,16 +221,19 @@ std::vector<ActionOrder> Program::order() const {
       else if (const int before = std::exchange(put_by[size_t(value)], int(a)); before >= 0)
         order.after.push_back(before);
     }
+    bool makes_on_device = false;
     for (size_t i = 0; i < action.outputs.size(); ++i) {
       const int value = action.outputs[i];
       if (value < 0) continue;
       const bool is_output = places_[size_t(value)].output >= 0;
+      makes_on_device |= is_output || !action.host_outputs[i];
       if (!action.host_outputs[i])
         made_by[size_t(value)] = int(a);
-      else if (is_output)
-        order.is_on_host = false, order.is_alone = true;  // which it delivers
+      else
+        order.is_alone |= is_output;  // which it delivers
       if (is_output) order.after.insert(order.after.end(), readers_of_inputs.begin(), readers_of_inputs.end());
     }
+    order.is_on_host = !makes_on_device && !order.is_alone;
     if (reads_inputs) readers_of_inputs.push_back(int(a));
   }
   return all;

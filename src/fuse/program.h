@@ -24,7 +24,7 @@ class Program final : public ops::Op {
     std::unique_ptr<ops::Op> op;
     const char *name = "", *op_type = "";  // of its node
     bool is_timed = false;                 // in profiles; not what is on the host, or was compiled before
-    bool is_on_host = false, has_bodies = false;
+    bool has_bodies = false;
     std::string label;  // "Conv node 'conv1'"; empty of what was compiled before
     std::vector<int> inputs, outputs;
     std::vector<bool> host_inputs, host_outputs;

@@ -15,6 +15,7 @@ class InnerContext : public Context {
   device::FaultRef fault() override { return outer_.fault(); }
   void read_back(void* host, const void* device, size_t bytes) override { outer_.read_back(host, device, bytes); }
   bool is_planned() const override { return outer_.is_planned(); }
+  ApartBlocks* apart_blocks() override { return outer_.apart_blocks(); }
 
  protected:
   Context& outer_;

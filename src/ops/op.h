@@ -84,6 +84,17 @@ class NodeInfo {
 std::string label_of(std::string_view op_type, std::string_view name);
 inline std::string label_of(const NodeInfo& node) { return label_of(node.op_type(), node.name()); }
 
+// Blocks of scratch that may not lie in one place though one is given back before the other is taken, because a graph's
+// branches work with both at a time.
+class ApartBlocks {
+ public:
+  virtual int taken() const = 0;  // blocks so far, which are counted as they are taken
+  virtual void keep_apart(int block, int from) = 0;
+
+ protected:
+  ~ApartBlocks() = default;
+};
+
 // One run of one node.
 class Context {
  public:
@@ -127,6 +138,8 @@ class Context {
   virtual void read_back(void* host, const void* device, size_t bytes) = 0;
   // Runs with these shapes are to take the same scratch, in the same order, as this one is recorded or captured.
   virtual bool is_planned() const { return false; }
+  // To be told of, if this run is recorded for one that is captured.
+  virtual ApartBlocks* apart_blocks() { return nullptr; }
 
   const Tensor& input(int i);  // Error{invalid_input} if absent
 };

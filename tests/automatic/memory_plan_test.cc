@@ -26,6 +26,14 @@ TEST(MemoryPlan, TheSmallestGapIsTaken) {
   EXPECT_EQ(plan.offset(4), plan.offset(2));
 }
 
+TEST(MemoryPlan, WhatIsKeptApartLiesApart) {
+  const std::vector<ScratchEvent> events{{0, 256}, {0, 0}, {1, 256}, {1, 0}, {2, 256}, {2, 0}};
+  const MemoryPlan plan(events, {{1, 0}});
+  EXPECT_EQ(plan.bytes(), 512u);
+  EXPECT_NE(plan.offset(0), plan.offset(1));
+  EXPECT_EQ(MemoryPlan(events, {{1, 0}, {2, 0}, {2, 1}}).bytes(), 768u);
+}
+
 TEST(MemoryPlan, NothingNeedsNoMemory) { EXPECT_EQ(MemoryPlan(std::vector<ScratchEvent>()).bytes(), 0u); }
 
 // Of runs at random: what lives at the same time lies apart, and aligned.
