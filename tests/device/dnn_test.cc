@@ -14,6 +14,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "device/capture_stream.h"
 #include "device/device.h"
 #include "device/error.h"
 #include "device/graph.h"
@@ -539,6 +540,37 @@ TEST_F(DnnTest, CapturesOnlyWhatWasPrepared) {
   x.upload(stream, second.x), w.upload(stream, second.w);
   exec.launch(stream);
   second.expect_equal(y.download(stream), true);
+}
+
+// Streams for captures are of another context, into which kernels that cuDNN has compiled can't follow.
+TEST_F(DnnTest, CapturesWhatWasCompiled) {
+  using Curve = Convolution::Curve;
+  Dnn fusing(0, {.always_fuse = true});
+  for (const Curve curve : {Curve::none, Curve::relu, Curve::silu, Curve::gelu}) {
+    const Case<Half> layer(sized({.x = {1, 16, 14, 14},
+                                  .w = {32, 16, 3, 3},
+                                  .pads_begin = {1, 1},
+                                  .pads_end = {1, 1},
+                                  .channels_last = true,
+                                  .has_bias = true,
+                                  .curve = curve}));
+    const Dnn::Prepared prepared = fusing.prepare(stream, layer.problem).value();
+    DeviceArray<Half> x(layer.x), w(layer.w), bias(layer.bias), y(layer.residual.size());
+    DeviceArray<char> workspace(prepared.workspace_bytes);
+    const auto run = [&](StreamRef on) {
+      fusing.run(on, layer.problem, x.data(), w.data(), bias.data(), nullptr, y.data(), workspace.data());
+    };
+    run(stream);
+    const std::vector<Half> eager = y.download(stream);
+    y.upload(stream, std::vector<Half>(eager.size()));
+    const CaptureStream capturing(0);
+    begin_capture(capturing, CaptureMode::thread_local_);
+    run(capturing);
+    const GraphExec exec = end_capture(capturing).instantiate();
+    for (int launch = 0; launch < 2; ++launch) exec.launch(stream);
+    const std::vector<Half> replayed = y.download(stream);
+    EXPECT_EQ(std::memcmp(replayed.data(), eager.data(), eager.size() * sizeof(Half)), 0) << int(curve);
+  }
 }
 
 TEST_F(DnnTest, WithoutAnEngineItSaysSo) {

@@ -71,8 +71,8 @@ def test_regions_take_no_more_than_nodes_do(name, tf32):
         elif ids is not None and ids.size < FEW_ROWS:
             most += 3 * ids.size * HIDDEN * 4
         assert regions <= most, told
-        # A graph has places of its own for the tensors that it copies, since these are elsewhere each time. Its branches
-        # look up the embeddings of words, positions and types at a time, and make the mask.
+        # A graph has places of its own for the tensors that it copies, since these are elsewhere each time. Its
+        # branches look up the embeddings of words, positions and types at a time, and make the mask.
         if ids is not None:
             most += 2 * ids.size * HIDDEN * 4
         assert graphs <= most + ins + outs, told

@@ -243,3 +243,22 @@ def test_what_is_timed_once_does_not_delay_the_graph(encore, make_model, dtype):
             session.run(None, {"x": x})
         (region,) = onnxruntime_ep_encore.region_report(session)
         assert (region["refused"], region["first_runs"], region["captures"]) == (0, 1, 1), region
+
+
+@pytest.mark.parametrize("curve", ["silu", "gelu"])
+def test_automatic_graphs_have_what_cudnn_compiles(make_model, curve):
+    """As detectors begin: cuDNN has no kernel for the curve, and compiles one, which goes into no context but its own."""
+    constants = [weights("w", 16, 3, 3, 3, dtype=np.float16), weights("b", 16, dtype=np.float16, seed=1)]
+    nodes = [helper.make_node("Conv", ["x", "w", "b"], ["c"], "stem", strides=[2, 2], pads=[1] * 4)]
+    if curve == "silu":
+        nodes += [helper.make_node("Sigmoid", ["c"], ["s"]), helper.make_node("Mul", ["c", "s"], ["y"])]
+    else:
+        nodes += [helper.make_node("Gelu", ["c"], ["y"])]
+    half = helper.np_dtype_to_tensor_dtype(np.dtype(np.float16))
+    model = make_model(nodes, {"x": ([1, 3, 320, 320], half)}, {"y": ([1, 16, 160, 160], half)}, constants, opset=20)
+    session, eager = (es.make_session(model, auto_graph=graphs) for graphs in (1, 0))
+    for seed in range(4):
+        x = rng(seed).standard_normal((1, 3, 320, 320)).astype(np.float16)
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], eager.run(None, {"x": x})[0], rtol=2e-2, atol=2e-2)
+    (region,) = onnxruntime_ep_encore.region_report(session)
+    assert region["replays"] == 2 and not region["refused"], region

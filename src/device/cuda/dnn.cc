@@ -14,6 +14,7 @@
 #include "device/cuda/clock.h"
 #include "device/cuda/dnn_candidates.h"
 #include "device/cuda/dnn_search.h"
+#include "device/cuda/graph_part.h"
 #include "device/cuda/library.h"
 #include "device/cuda/stopwatch.h"
 #include "device/device.h"
@@ -289,6 +290,19 @@ std::vector<TunedProduct> Dnn::tuned() const {
   return state_->tuned;
 }
 
+namespace {
+
+// Kernels that cuDNN has compiled are launched in the stream's context, into which it can't go if that is a green one.
+std::optional<std::string> capture(StreamRef stream, cudnnHandle_t handle, const ConvolutionPlan& plan,
+                                   std::vector<void*>& addresses, void* workspace) {
+  cuda::Part part;
+  if (auto why = populate(part.graph(), handle, plan, addresses, workspace)) return why;
+  part.add_to(stream);
+  return std::nullopt;
+}
+
+}  // namespace
+
 std::optional<Dnn::Prepared> Dnn::prepare(StreamRef stream, const Convolution& problem, const Rival& rival) {
   for (const int64_t size : problem.y)
     if (size == 0) return Prepared{0, true, 0, {}};
@@ -326,7 +340,9 @@ void Dnn::run(StreamRef stream, const Convolution& problem, const void* x, const
   state_->use(stream);
   std::string failure;
   try {
-    const auto result = execute(state_->handle, plan, addresses, workspace);
+    const auto result = plan.is_compiled() && cuda::captures_on_green(stream)
+                            ? capture(stream, state_->handle, plan, addresses, workspace)
+                            : execute(state_->handle, plan, addresses, workspace);
     if (!result) return cuda::note_capture(stream);
     failure = *result;
   } catch (const std::exception& error) {

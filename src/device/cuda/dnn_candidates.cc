@@ -54,10 +54,25 @@ struct Candidates::Graph : fe::graph::Graph {
 
 size_t ConvolutionPlan::workspace_bytes() const { return size_t(native->getWorkspaceSize()); }
 
+bool ConvolutionPlan::is_compiled() const {
+  return std::ranges::count(native->getAllBehaviorNotes(), CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION) > 0;
+}
+
 std::optional<std::string> execute(cudnnHandle_t handle, const ConvolutionPlan& plan, std::vector<void*>& addresses,
                                    void* workspace) {
   const fe::error_t result = fe::detail::execute(handle, plan.native.get(), addresses, plan.ids, workspace);
   return result.is_good() ? std::nullopt : std::optional(result.err_msg);
+}
+
+std::optional<std::string> populate(cudaGraph_t graph, cudnnHandle_t handle, const ConvolutionPlan& plan,
+                                    std::vector<void*>& addresses, void* workspace) {
+  fe::detail::backend_descriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+  const fe::error_t packed = fe::detail::create_variant_pack(pack, addresses, plan.ids, workspace);
+  if (packed.is_bad()) return packed.err_msg;
+  const cudnnStatus_t status =
+      fe::detail::populate_cuda_graph(handle, plan.native->get_raw_desc(), pack.get_ptr(), graph);
+  return status == CUDNN_STATUS_SUCCESS ? std::nullopt
+                                        : std::optional<std::string>(fe::detail::get_error_string(status));
 }
 
 bool adds_bias(const Convolution& p) {

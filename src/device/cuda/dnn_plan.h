@@ -33,10 +33,14 @@ struct ConvolutionPlan {
   std::shared_ptr<void> zeros = {};  // for a bias that the problem has not
 
   size_t workspace_bytes() const;
+  bool is_compiled() const;  // cuDNN had no kernel for it
 };
 // Says why it failed, if it did.
 std::optional<std::string> execute(cudnnHandle_t handle, const ConvolutionPlan& plan, std::vector<void*>& addresses,
                                    void* workspace);
+// The same, as nodes of an empty graph.
+std::optional<std::string> populate(cudaGraph_t graph, cudnnHandle_t handle, const ConvolutionPlan& plan,
+                                    std::vector<void*>& addresses, void* workspace);
 
 // Whether the plan for the convolution with what follows it adds a bias. cuDNN has compiled engines for a bias and a
 // Relu; without the bias it would compile each candidate, which takes it a third of a second and more, and gains

@@ -107,7 +107,8 @@ struct Power {
     } else if constexpr (std::is_integral_v<T>) {
       // A device's pow may end just below a whole number, which would lose one.
       if (y == std::floor(y) && std::abs(y) < 0x1p53) return integer_power(x, int64_t(y));
-      return truncated<T>(std::pow(double(x), y));
+      const double power = std::pow(double(x), y), near = std::rint(power);
+      return truncated<T>(std::abs(power - near) <= 0x1p-50 * std::abs(near) ? near : power);
     } else if constexpr (std::is_same_v<Exponent, T>) {
       if (y == T(2)) return x * x;
       return std::pow(x, y);
