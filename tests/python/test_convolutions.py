@@ -247,7 +247,7 @@ def test_what_is_timed_once_does_not_delay_the_graph(encore, make_model, dtype):
 
 @pytest.mark.parametrize("curve", ["silu", "gelu"])
 def test_automatic_graphs_have_what_cudnn_compiles(make_model, curve):
-    """As detectors begin: cuDNN has no kernel for the curve, and compiles one, which goes into no context but its own."""
+    """As detectors begin: cuDNN compiles a kernel for the curve, which goes into no context but its own."""
     constants = [weights("w", 16, 3, 3, 3, dtype=np.float16), weights("b", 16, dtype=np.float16, seed=1)]
     nodes = [helper.make_node("Conv", ["x", "w", "b"], ["c"], "stem", strides=[2, 2], pads=[1] * 4)]
     if curve == "silu":
